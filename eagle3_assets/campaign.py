@@ -1,0 +1,410 @@
+"""The campaign file: one TOML = one whole run.
+
+Belongs here: the schema of the file, its validation, its fingerprint. Every mistake ends in one `CampaignError` line that
+names file, table, key, value and what would be right.
+Does not belong here: reading anything else at import time (this is the only file that definitions read), network, Dagster.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from eagle3_assets.errors import CampaignError
+
+CAMPAIGNS_DIR = Path(__file__).parent / "campaigns"
+BUILT_IN = ("demo", "kimi-k2.5")
+N_SHARDS = 16
+SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
+
+Grade = Literal["A0", "A1", "A2", "B1", "B2", "C1", "R", "I", "D", "Q"]
+Quantization = Literal[
+    "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
+]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
+Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    """Unknown keys are mistakes, never ignored. Strict types: a string is not a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CampaignTable(_Table):
+    """`[campaign]`."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,40}$")
+    seed: int = 0
+    data_collection: Literal["deny", "allow"] = "deny"
+
+
+class Target(_Table):
+    """`[target]`: the model whose answers and hidden states are wanted."""
+
+    model: str = Field(description="the slug that OpenRouter serves it under, e.g. moonshotai/kimi-k2.5")
+    profile: str = Field(description="tokenizer profile, a folder of eagle3_assets/exact/profiles")
+    thinking: bool = True
+    end_of_turn_id: int | None = Field(
+        default=None, ge=0, description="only to state it a second time; tokenizer_probe refuses a wrong one"
+    )
+    weights: str = Field(description="'embedded' (kimi-mini), or a local folder / hub id for extraction")
+    num_hidden_layers: int = Field(ge=4)
+    hidden_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=2)
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+
+
+class Server(_Table):
+    """`[server]`: who answers prompts of datasets with backend = "openrouter"."""
+
+    kind: Literal["openrouter", "embedded"] = "openrouter"
+    standin_profiles: str | None = Field(default=None, description="embedded only: stand-in profiles TOML")
+
+
+class Routing(_Table):
+    """`[routing]`: OpenRouter's `provider` object, and what we require of an endpoint. Prices: USD per million tokens."""
+
+    ignore: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    quantizations: tuple[Quantization, ...] = ()
+    sort: Literal["price", "throughput", "latency"] = "price"
+    max_price_prompt: Usd | None = None
+    max_price_completion: Usd
+    min_status: int = Field(default=0, le=0, description="endpoint status 0 is normal, lower is worse")
+    min_uptime: float = Field(default=0.0, ge=0, le=100, description="percent over 30 minutes; unknown passes")
+    require_parameters: bool = True
+    allow_fallbacks: bool = True
+
+
+class Budget(_Table):
+    """`[budget]`, all in USD. `approved_usd` is allowed for the embedded stand-in only: real money is approved by a person."""
+
+    campaign_usd: Usd
+    pilot_usd: Usd = 2.0
+    dataset_usd: Usd | None = Field(default=None, description="cap for each dataset; a dataset may state its own")
+    approved_usd: Usd | None = None
+
+
+class Collect(_Table):
+    """`[collect]`: how requests are sent."""
+
+    in_flight: int = Field(default=2000, ge=1, le=10_000)
+    attempts: int = Field(default=4, ge=1, le=20, description="tries per prompt, transport and server faults together")
+    timeout_s: float = Field(default=900.0, gt=0)
+    stop_grace_s: float = Field(default=20.0, ge=0)
+    stream: bool = False
+
+
+class Sampling(_Table):
+    """`[sampling]`: always sent explicitly (design rule 11)."""
+
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    max_tokens: int = Field(default=16_384, ge=1)
+
+
+class Source(_Table):
+    """`[dataset.source]`: where rows come from. `hf` streams a pinned revision of a hub dataset."""
+
+    kind: Literal["hf", "jsonl", "parquet"]
+    path: str = Field(description="hub id, or file/folder/glob; relative paths start at the campaign file")
+    revision: str | None = None
+    subset: str | None = None
+    split: str = "train"
+
+    @model_validator(mode="after")
+    def _hub_is_pinned(self) -> Source:
+        if self.kind == "hf" and not self.revision:
+            raise ValueError('revision is missing: a hub dataset must be pinned, e.g. revision = "<commit hash>"')
+        return self
+
+
+class Mapping(_Table):
+    """`[dataset.mapping]`: how one source row becomes a prompt. Which keys count depends on `kind`."""
+
+    kind: Literal["prompt", "messages", "sharegpt", "swe"]
+    prompt: str = "prompt"
+    messages: str = "messages"
+    system: str | None = None
+    tools: str | None = None
+    output_ids: str | None = Field(default=None, description="import: column with the ids the model sampled")
+    prompt_ids: str | None = None
+    finish_reason: str | None = None
+
+
+class Dataset(_Table):
+    """`[[dataset]]`: one B-dataset (or A1)."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,40}$")
+    backend: Literal["openrouter", "engine", "import"]
+    source: Source
+    mapping: Mapping
+    licence: str = ""
+    rows: int | None = Field(default=None, ge=1)
+    token_budget: int | None = Field(default=None, ge=1, description="output tokens; rows = budget / mean length")
+    mean_tokens: int = Field(default=3500, ge=1, description="expected output tokens a row, until the pilot knows")
+    reserve: float = Field(default=0.1, ge=0, description="extra sampled rows, as a share of rows")
+    turns: Literal["last", "first", "chain"] = "last"
+    usd: Usd | None = None
+    trusted: bool = Field(default=False, description="handoff admits grade I of this import by name")
+    sampling: Sampling | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Dataset:
+        if (self.rows is None) == (self.token_budget is None):
+            raise ValueError("say either rows = N or token_budget = N (output tokens), not both and not neither")
+        return self
+
+    @property
+    def n_rows(self) -> int:
+        """Selected rows (without the reserve)."""
+        if self.rows is not None:
+            return self.rows
+        assert self.token_budget is not None
+        return max(1, round(self.token_budget / self.mean_tokens))
+
+
+class Engine(_Table):
+    """`[[engine]]`: a vLLM/SGLang server that returns token ids; `base_url = "embedded"` is the stand-in's."""
+
+    kind: Literal["vllm", "sglang"]
+    base_url: str
+    model: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        if value != "embedded" and not re.match(r"^https?://", value):
+            raise ValueError('must be "embedded" or start with http:// or https://')
+        return value
+
+
+class Corpus(_Table):
+    """`[corpus]`: what is admitted and how it is cut."""
+
+    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I")
+    min_p_exact: float = Field(default=0.95, ge=0, le=1)
+    max_length: int | None = Field(default=None, ge=2, description="rows longer than this are dropped (reason: too_long)")
+    shards: int = Field(default=80, ge=1, le=1000, description="partitions of hidden_states, cut by token budget")
+
+
+class Vocab(_Table):
+    """`[vocab]`."""
+
+    draft_vocab_size: int = Field(ge=2)
+
+
+class Handoff(_Table):
+    """`[handoff]`: the final grade policy."""
+
+    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "R", "I")
+
+
+class Extraction(_Table):
+    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
+
+    engine: Literal["transformers"] = "transformers"
+    layers: tuple[int, int, int] | None = Field(default=None, description="default E_2, E_(N//2), E_(N-3)")
+    device: str = "cpu"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    batch_tokens: int = Field(default=8192, ge=1)
+    part_bytes: int = Field(default=2 * 2**30, ge=1 << 16)
+
+
+class Campaign(_Table):
+    """The whole file, validated. Build with `load_campaign`."""
+
+    campaign: CampaignTable
+    target: Target
+    server: Server
+    routing: Routing
+    budget: Budget
+    collect: Collect = Collect()
+    sampling: Sampling
+    dataset: tuple[Dataset, ...] = Field(min_length=1)
+    engine: tuple[Engine, ...] = ()
+    corpus: Corpus = Corpus()
+    vocab: Vocab
+    handoff: Handoff = Handoff()
+    extraction: Extraction = Extraction()
+    path: Path = Field(default=Path("."), description="where it was read from (set by load_campaign)")
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Campaign:
+        names = [d.name for d in self.dataset]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"dataset.name = {name!r} appears {names.count(name)} times: names must be unique")
+        if any(d.backend == "engine" for d in self.dataset) and not self.engine:
+            raise ValueError('a dataset has backend = "engine" but there is no [[engine]] table with its base_url')
+        if self.budget.approved_usd is not None and self.server.kind != "embedded":
+            raise ValueError(
+                "budget.approved_usd is for the embedded stand-in only: approve real money with `eagle3 plan --approve USD`"
+            )
+        if self.budget.pilot_usd > self.budget.campaign_usd:
+            raise ValueError(
+                f"budget.pilot_usd = {self.budget.pilot_usd} is more than budget.campaign_usd = {self.budget.campaign_usd}"
+            )
+        if self.vocab.draft_vocab_size > self.target.vocab_size:
+            raise ValueError(
+                f"vocab.draft_vocab_size = {self.vocab.draft_vocab_size} is more than target.vocab_size = {self.target.vocab_size}"
+            )
+        for k in self.layers:
+            if not 0 <= k < self.target.num_hidden_layers:
+                raise ValueError(
+                    f"extraction.layers holds {k}: E_k needs 0 <= k < target.num_hidden_layers = {self.target.num_hidden_layers}"
+                )
+        return self
+
+    @property
+    def name(self) -> str:
+        return self.campaign.name
+
+    @property
+    def layers(self) -> tuple[int, int, int]:
+        """(low, mid, high) as E_k."""
+        n = self.target.num_hidden_layers
+        return self.extraction.layers or (2, n // 2, n - 3)
+
+    def dataset_named(self, name: str) -> Dataset:
+        for d in self.dataset:
+            if d.name == name:
+                return d
+        raise CampaignError(f"{self.path}: no dataset named {name!r}; it has {', '.join(d.name for d in self.dataset)}")
+
+    def sampling_of(self, dataset: Dataset) -> Sampling:
+        return dataset.sampling or self.sampling
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what must not change under data already paid for (`locked_facts`)."""
+        return hashlib.sha256(json.dumps(self.locked_facts(), sort_keys=True).encode()).hexdigest()
+
+    def locked_facts(self) -> dict[str, Any]:
+        """What decides the content of paid answers: target, server, seed, sampling, and each dataset's selection.
+
+        Budgets, routing, concurrency, corpus and extraction settings may change freely.
+        """
+        facts: dict[str, Any] = {
+            "campaign.seed": self.campaign.seed,
+            "target.model": self.target.model,
+            "target.profile": self.target.profile,
+            "target.thinking": self.target.thinking,
+            "server.kind": self.server.kind,
+            "sampling": self.sampling.model_dump(mode="json"),
+        }
+        for d in self.dataset:
+            dump = d.model_dump(mode="json", exclude={"usd", "trusted", "licence", "reserve"})
+            for key, value in dump.items():
+                if key != "name":
+                    facts[f"dataset.{d.name}.{key}"] = value
+        return facts
+
+
+def campaign_path(name_or_path: str | None = None) -> Path:
+    """Where a campaign's TOML lies. `None` reads EAGLE3_CAMPAIGN (default `demo`)."""
+    value = name_or_path or os.environ.get("EAGLE3_CAMPAIGN") or "demo"
+    if value in BUILT_IN:
+        return CAMPAIGNS_DIR / f"{value}.toml"
+    path = Path(value)
+    if not path.exists() and path.suffix != ".toml":
+        raise CampaignError(
+            f"EAGLE3_CAMPAIGN = {value!r}: no such campaign; use {', '.join(BUILT_IN)}, or a path to a .toml file"
+        )
+    return path
+
+
+@lru_cache(maxsize=8)
+def _load(path: Path, mtime_ns: int) -> Campaign:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise CampaignError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise CampaignError(f"{path}: not valid TOML: {error}") from None
+    if "path" in raw:  # a field of the model, not of the file
+        raise CampaignError(f"{path}: unknown key 'path'; known keys: {', '.join(_known_keys(()))}")
+    try:
+        return Campaign.model_validate({**_tuples(raw), "path": path})
+    except ValidationError as error:
+        raise CampaignError(f"{path}: {_first_mistake(error, raw)}") from None
+
+
+def load_campaign(name_or_path: str | None = None) -> Campaign:
+    """Read and validate a campaign file. Raises CampaignError with one line."""
+    path = campaign_path(name_or_path)
+    try:
+        mtime = path.stat().st_mtime_ns
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read ({error.strerror}); set EAGLE3_CAMPAIGN to demo, kimi-k2.5 or a .toml file") from None
+    if not path.is_file():
+        raise CampaignError(f"{path}: is not a file; set EAGLE3_CAMPAIGN to demo, kimi-k2.5 or a .toml file")
+    try:
+        return _load(path, mtime)
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _tuples(value: Any) -> Any:
+    """TOML arrays are lists; strict pydantic wants tuples."""
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _first_mistake(error: ValidationError, raw: dict[str, Any]) -> str:
+    """One line: [table] key = value: what is wrong; what would be right."""
+    first = error.errors()[0]
+    loc = [str(part) for part in first["loc"]]
+    where = _where(first["loc"], raw)
+    kind, message = first["type"], first["msg"].removeprefix("Value error, ")
+    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    if kind == "extra_forbidden":
+        known = _known_keys(first["loc"][:-1])
+        near = difflib.get_close_matches(loc[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{where}: unknown key {loc[-1]!r}; {hint}{more}"
+    if kind == "missing":
+        return f"{where}: {loc[-1]!r} is missing{more}"
+    if kind == "value_error":
+        return f"{where}: {message}{more}" if where else f"{message}{more}"
+    return f"{where} = {_shown(first['input'])}: {message[0].lower()}{message[1:]}{more}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _where(loc: tuple[int | str, ...], raw: Any) -> str:
+    """`dataset[2] (b3_magicoder).source.kind` for a pydantic location."""
+    out, here = "", raw
+    for part in loc:
+        if isinstance(part, int):
+            here = here[part] if isinstance(here, list) and part < len(here) else None
+            name = here.get("name") if isinstance(here, dict) else None
+            out += f"[{part}]" + (f" ({name})" if name else "")
+        else:
+            here = here.get(part) if isinstance(here, dict) else None
+            out += ("." if out else "") + part
+    return out
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that the table at `loc` knows, from the models themselves."""
+    model: Any = Campaign
+    for part in loc:
+        if isinstance(part, str) and isinstance(model, type) and issubclass(model, BaseModel):
+            annotation = model.model_fields[part].annotation
+            candidates = [annotation, *getattr(annotation, "__args__", ())]
+            model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return [k for k in model.model_fields if k != "path"] if model else []

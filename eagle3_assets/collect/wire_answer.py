@@ -1,0 +1,49 @@
+"""`WireAnswer`: what this room hands on. Only the type lives here; `journal.py` stores it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["finished", "failed", "ambiguous"]
+RetryClass = Literal["permanent", "transient", "content"]
+
+
+@dataclass(frozen=True, slots=True)
+class WireAnswer:
+    """One attempt that reached a final body, or one whose outcome is known to be lost.
+
+    `body` is the response as received, byte for byte (keep-alive whitespace and SSE lines included; content-encoding undone).
+    `outcome`: finished = a usable answer; failed = a final refusal (`reason`, `retry_class`); ambiguous = sent, and the answer was
+    lost: it may have been billed, its reservation stays. `cost_usd` is settled money (0.0 for engines and imports), None while unknown.
+    Times are unix seconds. `headers` holds only those that matter (content-type, x-generation-id, retry-after, x-ratelimit-*).
+    """
+
+    request_id: str
+    sample_id: str
+    turn: int
+    attempt: int
+    dataset: str
+    shard: str
+    source: Literal["openrouter", "engine", "import"]
+    request: dict[str, Any]
+    status: int
+    body: bytes
+    outcome: Outcome
+    headers: dict[str, str] = field(default_factory=dict)
+    provider: str | None = None
+    model: str | None = None
+    generation_id: str | None = None
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    cost_usd: float | None = None
+    reason: str | None = None
+    retry_class: RetryClass | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.sample_id, self.turn
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "application/json")

@@ -1,0 +1,131 @@
+"""`SampleRow`: one row of tokens/<ds>/<shard>.parquet (design section 5), and the file's schema.
+
+Belongs here: the type, the Arrow schema, reading and writing the file. Does not belong here: how a row comes about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eagle3_assets.errors import StoreError
+from eagle3_assets.store import atomic_file
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One sample (a turn). Shapes and meaning of the columns: design section 5; `input_ids` int32 [length]."""
+
+    sample_id: str
+    turn: int
+    attempt: int
+    dataset: str
+    shard: str
+    source: str
+    provider: str | None
+    model: str | None
+    generation_id: str | None
+    input_ids: tuple[int, ...]
+    prompt_len: int
+    loss_spans: tuple[tuple[int, int], ...]
+    grade: str
+    survivors: tuple[tuple[int, ...], ...]
+    p_exact: float
+    p_basis: str
+    evidence: str
+    reasons: tuple[str, ...]
+    billed_prompt: int | None
+    billed_completion: int | None
+    billed_reasoning: int | None
+    cost_usd: float | None
+    finish_reason: str | None
+    native_finish_reason: str | None
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    tokenizer_sha256: str
+    template_sha256: str
+    wire_sha256: str
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("sample_id", pa.string(), nullable=False),
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("dataset", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        ("provider", pa.string()),
+        ("model", pa.string()),
+        ("generation_id", pa.string()),
+        pa.field("input_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("prompt_len", pa.int32(), nullable=False),
+        pa.field("loss_spans", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())])), nullable=False),
+        pa.field("grade", pa.string(), nullable=False),
+        pa.field("survivors", pa.list_(pa.list_(pa.int32())), nullable=False),
+        pa.field("p_exact", pa.float64(), nullable=False),
+        pa.field("p_basis", pa.string(), nullable=False),
+        pa.field("evidence", pa.string(), nullable=False),
+        pa.field("reasons", pa.list_(pa.string()), nullable=False),
+        ("billed_prompt", pa.int32()),
+        ("billed_completion", pa.int32()),
+        ("billed_reasoning", pa.int32()),
+        ("cost_usd", pa.float64()),
+        ("finish_reason", pa.string()),
+        ("native_finish_reason", pa.string()),
+        ("temperature", pa.float64()),
+        ("top_p", pa.float64()),
+        ("max_tokens", pa.int32()),
+        pa.field("tokenizer_sha256", pa.string(), nullable=False),
+        pa.field("template_sha256", pa.string(), nullable=False),
+        pa.field("wire_sha256", pa.string(), nullable=False),
+    ]
+)
+
+
+def to_table(rows: Iterable[SampleRow]) -> pa.Table:
+    """Rows as an Arrow table with `SCHEMA`."""
+    records = []
+    for row in rows:
+        record = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
+        record["loss_spans"] = [{"start": s, "end": e} for s, e in row.loss_spans]
+        records.append(record)
+    return pa.Table.from_pylist(records, schema=SCHEMA)
+
+
+def write_rows(path: Path, rows: Iterable[SampleRow]) -> None:
+    """Atomically write one tokens file (zstd). The manifest is the caller's to commit."""
+    with atomic_file(path) as handle:
+        pq.write_table(to_table(rows), handle, compression="zstd")
+
+
+def read_table(path: Path) -> pa.Table:
+    """The file as a table; raises StoreError for a damaged one or one with other columns."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: is missing; materialize its tokens asset") from None
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(
+            f"{path}: is not readable Parquet ({str(error).splitlines()[0]}); remove it and materialize its tokens asset again"
+        ) from None
+    if table.schema.names != SCHEMA.names:
+        odd = sorted(set(table.schema.names) ^ set(SCHEMA.names))
+        raise StoreError(f"{path}: expected the columns of a tokens file, differs in {', '.join(odd)}")
+    return table
+
+
+def rows_of(table: pa.Table) -> Iterator[SampleRow]:
+    """The table's rows as `SampleRow`s."""
+    for record in table.to_pylist():
+        record["input_ids"] = tuple(record["input_ids"])
+        record["loss_spans"] = tuple((s["start"], s["end"]) for s in record["loss_spans"])
+        record["survivors"] = tuple(tuple(s) for s in record["survivors"])
+        record["reasons"] = tuple(record["reasons"])
+        yield SampleRow(**record)

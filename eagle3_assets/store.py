@@ -1,0 +1,360 @@
+"""The data root: where files lie, how they are written, how they are trusted, who owns them.
+
+Belongs here: paths of design section 5, atomic writes (temporary name, fsync, rename, fsync of the folder), manifests (renamed last:
+the commit), digests, file locks with the owner's name, the campaign lock.
+Does not belong here: what is inside the files (each room knows its own), Dagster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import xxhash
+
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.errors import CampaignError, LockedError, StoreError
+
+MANIFEST_SUFFIX = ".manifest.json"
+MANIFEST_VERSION = 1
+
+
+def data_root() -> Path:
+    """EAGLE3_DATA, default `data` in the working directory. The one place that reads the variable."""
+    return Path(os.environ.get("EAGLE3_DATA") or "data")
+
+
+# ---------------------------------------------------------------------------------------------------- atomic writes
+def _fsync_dir(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def full_disk(path: Path, error: OSError) -> StoreError:
+    """One readable line for a failed write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(f"{path}: no space left on the disk; nothing that was committed is lost; free space and run again")
+    return StoreError(f"{path}: cannot be written ({error.strerror}); check permissions and run again")
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; on success fsync and rename it to `path`, on any error remove it.
+
+    Raises StoreError (full disk, no permission).
+    """
+    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(tmp, "wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(tmp, path)
+        _fsync_dir(path.parent)
+    except OSError as error:
+        tmp.unlink(missing_ok=True)
+        if error.errno is None:
+            raise
+        raise full_disk(path, error) from None
+    except BaseException:
+        tmp.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Atomically write `data` to `path`."""
+    with atomic_file(path) as handle:
+        handle.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically write JSON (UTF-8, two-space indent, keys in the order given)."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; raises StoreError naming the file."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise StoreError(f"{path}: is missing") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read as JSON ({error}); remove it and run the stage again") from None
+
+
+# ---------------------------------------------------------------------------------------------------- digests, manifests
+def digest_file(path: Path) -> str:
+    """xxh3-128 of a file, hex (20 GB/s a core: hidden-states.md section 3)."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as handle:
+        while block := handle.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of canonical JSON, first 32 hex digits. For settings and input lists."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The commit record of an artifact: what it is made of, what it was made from, and figures worth showing."""
+
+    path: Path
+    inputs: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]  # name relative to the manifest's folder -> {"bytes", "xxh3"}
+    numbers: Mapping[str, Any]
+    created: float
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content: changes when any file changes, not when it is rewritten with equal bytes."""
+        return digest_json({name: f["xxh3"] for name, f in self.files.items()})
+
+
+def manifest_path(artifact: Path) -> Path:
+    return artifact.with_name(artifact.name + MANIFEST_SUFFIX)
+
+
+def commit(
+    artifact: Path, *, files: Iterable[Path], inputs: Mapping[str, Any], numbers: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Write the manifest of `artifact` (a file or a folder) over `files`, which must already be in place. The last rename."""
+    base = manifest_path(artifact).parent
+    listed = {
+        str(f.relative_to(base)): {"bytes": f.stat().st_size, "xxh3": digest_file(f)} for f in sorted(files)
+    }
+    manifest = Manifest(manifest_path(artifact), dict(inputs), listed, dict(numbers or {}), time.time())
+    write_json(
+        manifest.path,
+        {
+            "version": MANIFEST_VERSION,
+            "inputs": manifest.inputs,
+            "files": manifest.files,
+            "numbers": manifest.numbers,
+            "created": manifest.created,
+        },
+    )
+    return manifest
+
+
+def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
+    """The manifest of `artifact`, or None when it was never committed.
+
+    Sizes are always compared with the disk, checksums with `verify=True`; a difference raises StoreError.
+    """
+    path = manifest_path(artifact)
+    if not path.exists():
+        return None
+    raw = read_json(path)
+    if not isinstance(raw, dict) or raw.get("version") != MANIFEST_VERSION:
+        raise StoreError(f"{path}: expected manifest version {MANIFEST_VERSION}, found {raw.get('version') if isinstance(raw, dict) else raw!r}; remove it and run the stage again")
+    manifest = Manifest(path, raw["inputs"], raw["files"], raw["numbers"], raw["created"])
+    for name, facts in manifest.files.items():
+        file = path.parent / name
+        found = file.stat().st_size if file.exists() else None
+        if found != facts["bytes"]:
+            raise StoreError(f"{file}: expected {facts['bytes']} bytes, found {'no file' if found is None else found}; remove {path.name} and run the stage again")
+        if verify and digest_file(file) != facts["xxh3"]:
+            raise StoreError(f"{file}: checksum differs from {path.name}; the file is damaged: remove both and run the stage again")
+    return manifest
+
+
+def is_current(artifact: Path, inputs: Mapping[str, Any]) -> Manifest | None:
+    """The manifest when `artifact` is committed and was made from exactly `inputs`; else None (damage counts as not current)."""
+    try:
+        manifest = read_manifest(artifact)
+    except StoreError:
+        return None
+    # through JSON, because the stored side went through it (tuples, ints as keys)
+    same = manifest is not None and manifest.inputs == json.loads(json.dumps(dict(inputs), default=str))
+    return manifest if same else None
+
+
+def require(artifact: Path, *, made_by: str) -> Manifest:
+    """The manifest of a predecessor; raises StoreError that says which stage to run."""
+    manifest = read_manifest(artifact)
+    if manifest is None:
+        raise StoreError(f"{artifact}: is missing; materialize {made_by} first")
+    return manifest
+
+
+# ---------------------------------------------------------------------------------------------------- locks
+class FileLock:
+    """An exclusive `flock` with the owner's name in the file. The kernel frees it when the owner dies, `kill -9` included.
+
+    Never waits: a taken lock raises LockedError that names the owner. flock works on local disks and on NFS >= 4.
+    """
+
+    def __init__(self, path: Path, *, what: str) -> None:
+        self.path, self.what, self._fd = path, what, -1
+
+    def __enter__(self) -> FileLock:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(fd, 300, 0).decode(errors="replace").strip() or "an unknown process"
+            os.close(fd)
+            raise LockedError(f"{self.what} is in use by {owner} ({self.path}); wait for it or stop it, then run again") from None
+        os.ftruncate(fd, 0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()} since {started}\n".encode(), 0)
+        self._fd = fd
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+        self._fd = -1
+
+
+# ---------------------------------------------------------------------------------------------------- the campaign's folder
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Paths of one campaign. A value object: nothing is opened or created by building it."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, campaign: Campaign) -> Store:
+        return cls(data_root() / campaign.name)
+
+    @property
+    def tokenizers(self) -> Path:
+        return self.root.parent / "tokenizers"
+
+    @property
+    def probe(self) -> Path:
+        return self.root / "tokenizer_probe.json"
+
+    @property
+    def endpoints(self) -> Path:
+        return self.root / "endpoints.json"
+
+    @property
+    def pilot(self) -> Path:
+        return self.root / "pilot.json"
+
+    @property
+    def pilot_dir(self) -> Path:
+        return self.root / "pilot"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def approval(self) -> Path:
+        return self.root / "approval.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def wire_profiles(self) -> Path:
+        return self.root / "wire_profiles.json"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
+    @property
+    def corpus(self) -> Path:
+        return self.root / "corpus"
+
+    @property
+    def vocab_map(self) -> Path:
+        return self.root / "vocab_map"
+
+    @property
+    def hidden_states(self) -> Path:
+        return self.root / "hidden_states"
+
+    @property
+    def handoff_tokens(self) -> Path:
+        return self.root / "handoff" / "tokens"
+
+    @property
+    def standin(self) -> Path:
+        return self.root / "standin"
+
+    @property
+    def locks(self) -> Path:
+        return self.root / "locks"
+
+
+    def prompts(self, dataset: str) -> Path:
+        return self.root / "prompts" / f"{dataset}.parquet"
+
+    def answers(self, dataset: str, shard: str) -> Path:
+        """Folder of one journal; its manifest appears beside it when the shard is complete."""
+        return self.root / "answers" / dataset / shard
+
+    def closed(self, dataset: str) -> Path:
+        return self.root / "answers" / dataset / "closed.json"
+
+    def tokens(self, dataset: str, shard: str) -> Path:
+        return self.root / "tokens" / dataset / f"{shard}.parquet"
+
+    def verdict(self, stage: str, dataset: str, shard: str = "all") -> Path:
+        return self.root / "verdicts" / stage / dataset / f"{shard}.json"
+
+    def report(self, dataset: str) -> Path:
+        return self.reports / f"{dataset}.json"
+
+    def states(self, shard: str) -> Path:
+        return self.hidden_states / shard
+
+    def lock(self, name: str, *, what: str) -> FileLock:
+        return FileLock(self.locks / f"{name}.lock", what=what)
+
+    def bind(self, campaign: Campaign) -> None:
+        """Write `campaign.lock` at first use; afterwards refuse a campaign whose locked facts differ. Raises CampaignError."""
+        path = self.root / "campaign.lock"
+        facts = json.loads(json.dumps(campaign.locked_facts()))
+        if not path.exists():
+            with self.lock("campaign", what=f"campaign {campaign.name}"):
+                if not path.exists():
+                    write_json(path, {"fingerprint": campaign.fingerprint, "facts": facts})
+                    return
+        old = read_json(path)
+        if old["fingerprint"] == campaign.fingerprint:
+            return
+        # A dataset may join (its facts are added) or be left out (its facts stay); what was paid for must not change.
+        facts = {**{k: v for k, v in old["facts"].items() if _left_out(k, campaign)}, **facts}
+        changed = [k for k, v in old["facts"].items() if facts.get(k) != v]
+        if changed:
+            raise CampaignError(_difference(campaign, path, old["facts"], facts, changed))
+        write_json(path, {"fingerprint": campaign.fingerprint, "facts": facts})
+
+
+def _left_out(fact: str, campaign: Campaign) -> bool:
+    return fact.startswith("dataset.") and fact.split(".")[1] not in {d.name for d in campaign.dataset}
+
+
+def _difference(campaign: Campaign, path: Path, old: dict[str, Any], new: dict[str, Any], changed: list[str]) -> str:
+    first = changed[0]
+    more = f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})" if len(changed) > 1 else ""
+    return (
+        f"{campaign.path}: {first} was {json.dumps(old[first])} when data in {path.parent} was paid for and is now "
+        f"{json.dumps(new.get(first))}{more}; put it back, or give this campaign another campaign.name"
+    )
