@@ -120,18 +120,33 @@ class Source(_Table):
     revision: str | None = None
     subset: str | None = None
     split: str = "train"
+    data_files: str | None = Field(default=None, description="hf: one file or glob of the repository instead of all of the split")
+    scan_rows: int | None = Field(
+        default=None, ge=1, description="hf: rows of the stream looked at; default max(20 x (rows + reserve), 20000)"
+    )
 
     @model_validator(mode="after")
     def _hub_is_pinned(self) -> Source:
+        how = f"take the hash from `git ls-remote https://huggingface.co/datasets/{self.path} HEAD`"
         if self.kind == "hf" and not self.revision:
-            raise ValueError('revision is missing: a hub dataset must be pinned, e.g. revision = "<commit hash>"')
+            raise ValueError(f"revision is missing: a hub dataset must be pinned to a commit; {how}")
+        # A branch moves; the hub resolves full hashes only (huggingface_hub: "it must be the full-length hash").
+        if self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
+            raise ValueError(f"revision = {self.revision!r} is not a pin: expected a commit hash of 40 hex digits; {how}")
+        for key in ("revision", "subset", "data_files", "scan_rows"):
+            if self.kind != "hf" and getattr(self, key) is not None:
+                raise ValueError(f'{key} = {getattr(self, key)!r} is only for kind = "hf"; remove it')
         return self
 
 
 class Mapping(_Table):
-    """`[dataset.mapping]`: how one source row becomes a prompt. Which keys count depends on `kind`."""
+    """`[dataset.mapping]`: how one source row becomes a prompt. Which keys count depends on `kind` (`prompts/mapping.py`).
 
-    kind: Literal["prompt", "messages", "sharegpt", "swe"]
+    Values name columns; a dot reaches into a nested one (`meta.question`). `messages` defaults to the column that each kind
+    has in the wild: `messages`, `conversations` (sharegpt), `trajectory` (swe), `chat` (glaive).
+    """
+
+    kind: Literal["prompt", "messages", "sharegpt", "swe", "glaive"]
     prompt: str = "prompt"
     messages: str = "messages"
     system: str | None = None
@@ -154,6 +169,9 @@ class Dataset(_Table):
     mean_tokens: int = Field(default=3500, ge=1, description="expected output tokens a row, until the pilot knows")
     reserve: float = Field(default=0.1, ge=0, description="extra sampled rows, as a share of rows")
     turns: Literal["last", "first", "chain"] = "last"
+    max_chars: int = Field(
+        default=400_000, ge=1, description="longer prompts are set aside; Kimi's encoder cuts text at 400,000 characters"
+    )
     usd: Usd | None = None
     trusted: bool = Field(default=False, description="handoff admits grade I of this import by name")
     sampling: Sampling | None = None
@@ -236,7 +254,7 @@ class Campaign(_Table):
     vocab: Vocab
     handoff: Handoff = Handoff()
     extraction: Extraction = Extraction()
-    path: Path = Field(default=Path("."), description="where it was read from (set by load_campaign)")
+    path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Campaign:
@@ -256,7 +274,8 @@ class Campaign(_Table):
             )
         if self.vocab.draft_vocab_size > self.target.vocab_size:
             raise ValueError(
-                f"vocab.draft_vocab_size = {self.vocab.draft_vocab_size} is more than target.vocab_size = {self.target.vocab_size}"
+                f"vocab.draft_vocab_size = {self.vocab.draft_vocab_size} is more than "
+                f"target.vocab_size = {self.target.vocab_size}"
             )
         for k in self.layers:
             if not 0 <= k < self.target.num_hidden_layers:
@@ -345,7 +364,9 @@ def load_campaign(name_or_path: str | None = None) -> Campaign:
     try:
         mtime = path.stat().st_mtime_ns
     except OSError as error:
-        raise CampaignError(f"{path}: cannot be read ({error.strerror}); set EAGLE3_CAMPAIGN to demo, kimi-k2.5 or a .toml file") from None
+        raise CampaignError(
+            f"{path}: cannot be read ({error.strerror}); set EAGLE3_CAMPAIGN to demo, kimi-k2.5 or a .toml file"
+        ) from None
     if not path.is_file():
         raise CampaignError(f"{path}: is not a file; set EAGLE3_CAMPAIGN to demo, kimi-k2.5 or a .toml file")
     try:

@@ -3,3 +3,7 @@
 Belongs here: the layer convention, extraction engines, the part format, the verifier. Torch is imported inside functions only.
 Does not belong here: trainers' numbering and norms (`handoff` translates), Dagster.
 """
+
+from eagle3_assets.states.reader import open  # noqa: A004 - `eagle3_assets.states.open` is the public name
+
+__all__ = ["open"]

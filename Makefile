@@ -1,0 +1,43 @@
+# The two commands of the README are `make demo` and `make test`; each does its own set-up on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One source of torch at a time: a GPU machine sets TORCH to the build that its driver needs (README).
+TORCH ?= torch==2.13.0
+
+export OMP_NUM_THREADS ?= 2
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: setup demo test test-browser lint types ui clean-demo
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"eagle3_assets needs Python >= 3.11, this is {v[0]}.{v[1]}; run: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup ## the whole flow in miniature: no key, no GPU, no model download
+	$(BIN)/eagle3 run
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-browser: setup ## needs Debian's chromium
+	$(BIN)/python -m pytest -m browser
+
+lint: setup
+	$(BIN)/ruff check eagle3_assets eagle3_assets_tests benchmarks
+	$(BIN)/ruff format --check eagle3_assets eagle3_assets_tests benchmarks
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+ui: setup ## the Dagster UI on http://127.0.0.1:3000
+	$(BIN)/dagster dev
+
+clean-demo: ## forget the demo campaign and Dagster's own state
+	rm -rf data/demo data/dagster

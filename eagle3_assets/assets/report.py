@@ -1,0 +1,49 @@
+"""`report/<ds>`: the validation report of a dataset: verdict first, then figures and a picture."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from eagle3_assets import gate, lineage
+from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.campaign import SHARDS, Campaign, Dataset
+from eagle3_assets.partitions import SINGLE_RUN
+from eagle3_assets.store import commit
+
+
+def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
+    return [_report(campaign, dataset) for dataset in campaign.dataset]
+
+
+def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=["report", dataset.name],
+        group_name="report",
+        kinds={"html", "duckdb"},
+        owners=OWNERS,
+        backfill_policy=SINGLE_RUN,
+        deps=[dg.AssetKey(["tokens", dataset.name])],
+        description=f"Validation report of {dataset.name}: verdict, grades, billing per provider, residuals, lengths, funnel, worst samples.",
+    )
+    def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        from eagle3_assets.review.report import build_report
+
+        with stage(context, campaign) as store:
+            for shard in SHARDS:
+                gate.require_current(campaign, store, "tokens", dataset.name, shard)
+            inputs = lineage.report_inputs(campaign, store, dataset.name)
+            verdicts = [v for s in SHARDS for v in gate.judge(campaign, store, "tokens", dataset.name, s)]
+            built = build_report(campaign, store, dataset, verdicts)
+            base = store.report(dataset.name)
+            files = [base, base.with_suffix(".md"), base.with_suffix(".html")]
+            manifest = commit(base, files=files, inputs=inputs, numbers=built.numbers)
+            return dg.MaterializeResult(
+                metadata=described(
+                    built.numbers,
+                    report=dg.MetadataValue.md(built.markdown),
+                    page=dg.MetadataValue.url(base.with_suffix(".html").resolve().as_uri()),
+                    digest=manifest.digest,
+                )
+            )
+
+    return report

@@ -1,0 +1,90 @@
+"""What every asset does around its room's work: bind the data root, turn user errors into one line, commit, describe.
+
+Belongs here: this frame. Does not belong here: any stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.errors import CampaignError, Eagle3Error
+from eagle3_assets.store import Store, write_bytes
+
+OWNERS = ["team:eagle3"]
+MARKER = "eagle3_campaign"
+
+# The last user error of this process: `eagle3 run` takes its exit code from here, since Dagster only keeps the text.
+last_error: list[Eagle3Error] = []
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """An Eagle3Error becomes a `Failure` whose description is its one line. Never retried: a person must act."""
+    try:
+        yield
+    except Eagle3Error as error:
+        last_error[:] = [error]
+        raise dg.Failure(description=str(error), allow_retries=False) from None
+
+
+@contextmanager
+def stage(context: Any, campaign: Campaign) -> Iterator[Store]:
+    """The data root, bound to this campaign, inside `readable_errors`."""
+    with readable_errors():
+        store = Store.of(campaign)
+        bind_dagster_state(context.instance, campaign)
+        store.bind(campaign)
+        yield store
+
+
+def bind_dagster_state(instance: dg.DagsterInstance, campaign: Campaign) -> None:
+    """One Dagster state, one campaign: histories of two would mix under the same asset keys. Raises CampaignError."""
+    home = Path(instance.storage_directory()).parent
+    marker = home / MARKER
+    if not marker.exists():
+        write_bytes(marker, f"{campaign.name}\n".encode())
+    owner = marker.read_text().strip()
+    if owner != campaign.name:
+        own = f"data/dagster-{campaign.name}"
+        raise CampaignError(
+            f"{home}: Dagster's state belongs to campaign {owner!r}, not {campaign.name!r}; give this one its own: "
+            f"mkdir -p {own} && cp deploy/dagster-home.yaml {own}/dagster.yaml && export DAGSTER_HOME=$PWD/{own}"
+        )
+
+
+def described(numbers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
+    metadata: dict[str, Any] = {}
+    for name, value in {**numbers, **more}.items():
+        if value is None:
+            continue
+        if isinstance(value, Path):
+            metadata[name] = dg.MetadataValue.path(str(value))
+        elif isinstance(value, dict | list | tuple):
+            metadata[name] = dg.MetadataValue.json(value)
+        elif isinstance(value, bool | int | float | str):
+            metadata[name] = value
+        else:
+            metadata[name] = value  # already a MetadataValue
+    return metadata
+
+
+class Every:
+    """True at most once in `seconds`: for lines and observations that would otherwise flood Dagster's log (20-60 ms each)."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._last = seconds, time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True

@@ -1,0 +1,74 @@
+"""`tokens/<ds>`: exact ids, loss spans, grade and evidence of each answer; recomputed freely, costs nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import dagster as dg
+
+from eagle3_assets import gate, lineage
+from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.collect import journal
+from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
+from eagle3_assets.progress import Step, publish
+from eagle3_assets.store import Store, commit, read_json
+
+
+def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
+    return [_tokens(campaign, dataset) for dataset in campaign.dataset]
+
+
+def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=["tokens", dataset.name],
+        group_name="tokens",
+        kinds={"parquet"},
+        owners=OWNERS,
+        partitions_def=SHARD_PARTITIONS,
+        backfill_policy=SINGLE_RUN,
+        deps=[dg.AssetKey(["answers", dataset.name]), "wire_profiles", "tokenizer_probe"],
+        description=f"Exact token ids of {dataset.name}: prompt as the server saw it, response as the model sampled it, loss spans, "
+        "grade by evidence, survivors. One row an assistant turn.",
+    )
+    def tokens(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        with stage(context, campaign) as store:
+            keys = list(context.partition_keys)
+            for key in keys:  # refuse before any work
+                gate.require(campaign, store, "answers", dataset.name, key)
+            grades: Counter[str] = Counter()
+            for done, key in enumerate(keys, 1):
+                numbers = _write_shard(campaign, store, dataset, key)
+                grades.update(numbers["grades"])
+                context.add_asset_metadata(described(numbers), partition_key=key)
+                publish(Step("tokens", done, len(keys), f"{dataset.name} shard {key}"))
+            return dg.MaterializeResult(metadata=described({"grades_of_run": dict(grades)}))
+
+    return tokens
+
+
+def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, object]:
+    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.rows import build_rows
+    from eagle3_assets.exact.sample_row import write_rows
+
+    path = store.tokens(dataset.name, shard)
+    inputs = lineage.tokens_inputs(campaign, store, dataset.name, shard)
+    rows = build_rows(
+        load_profile(campaign.target.profile),
+        campaign,
+        dataset,
+        journal.read(store.answers(dataset.name, shard)),
+        read_json(store.wire_profiles),
+    )
+    write_rows(path, rows)
+    numbers = {
+        "rows": len(rows),
+        "tokens": sum(len(r.input_ids) for r in rows),
+        "response_tokens": sum(len(r.input_ids) - r.prompt_len for r in rows),
+        "grades": dict(sorted(Counter(r.grade for r in rows).items())),
+        "cost_usd": sum(r.cost_usd or 0.0 for r in rows),
+        "expected_exact": sum(r.p_exact for r in rows),
+    }
+    commit(path, files=[path], inputs=inputs, numbers=numbers)
+    return {**numbers, "dagster/row_count": len(rows)}

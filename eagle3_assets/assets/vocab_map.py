@@ -1,0 +1,34 @@
+"""`vocab_map`: the draft vocabulary, d2t offsets and t2d mask, with coverage per dataset."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from eagle3_assets import gate, lineage
+from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.partitions import SINGLE_RUN
+
+
+def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
+    @dg.asset(
+        key="vocab_map",
+        group_name="vocab_map",
+        kinds={"numpy"},
+        owners=OWNERS,
+        backfill_policy=SINGLE_RUN,
+        deps=["corpus"],
+        description=f"Draft vocabulary of {campaign.vocab.draft_vocab_size:,} ids: counts over supervised tokens, ties by id, control tokens forced in.",
+    )
+    def vocab_map(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        from eagle3_assets.corpus.vocab import build_vocab_map
+        from eagle3_assets.exact.profiles import load_profile
+
+        with stage(context, campaign) as store:
+            gate.require(campaign, store, "corpus")
+            inputs = lineage.vocab_map_inputs(campaign, store)
+            forced = load_profile(campaign.target.profile).generated_specials
+            manifest = build_vocab_map(campaign, store, forced_ids=forced, commit_inputs=inputs)
+            return dg.MaterializeResult(metadata=described(manifest.numbers, folder=store.vocab_map, digest=manifest.digest))
+
+    return [vocab_map]

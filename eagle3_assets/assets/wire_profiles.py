@@ -1,0 +1,55 @@
+"""`wire_profiles`: per provider, how its prompt, text and bill differ from the model's ids, learned from pilot and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from eagle3_assets import lineage
+from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.campaign import SHARDS, Campaign
+from eagle3_assets.collect import journal
+from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.partitions import SINGLE_RUN
+from eagle3_assets.store import Store, commit, manifest_path, require, write_json
+
+
+def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
+    @dg.asset(
+        key="wire_profiles",
+        group_name="wire_profiles",
+        kinds={"json"},
+        owners=OWNERS,
+        backfill_policy=SINGLE_RUN,
+        deps=["pilot", "tokenizer_probe", *(dg.AssetKey(["answers", d.name]) for d in campaign.dataset)],
+        description="Per provider: how its prompt, text and bill differ from the model's ids, learned from data. "
+        "While data has not decided a provider's leading-space question, no row of it is better than C1.",
+    )
+    def wire_profiles(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        from eagle3_assets.exact.profiles import load_profile
+        from eagle3_assets.exact.wire_profiles import learn
+
+        with stage(context, campaign) as store:
+            require(store.pilot, made_by="pilot")
+            inputs = lineage.wire_profiles_inputs(campaign, store)
+            found = learn(load_profile(campaign.target.profile), known_answers(campaign, store), thinking=campaign.target.thinking)
+            write_json(store.wire_profiles, found)
+            manifest = commit(store.wire_profiles, files=[store.wire_profiles], inputs=inputs)
+            return dg.MaterializeResult(metadata=described({"profiles": found}, file=store.wire_profiles, digest=manifest.digest))
+
+    return [wire_profiles]
+
+
+def known_answers(campaign: Campaign, store: Store) -> Iterator[WireAnswer]:
+    """Every finished answer of the pilot and of complete shards, each once, in a fixed order."""
+    folders = [store.pilot_dir]
+    folders += [
+        store.answers(d.name, s)
+        for d in campaign.dataset
+        for s in SHARDS
+        if manifest_path(store.answers(d.name, s)).exists()
+    ]
+    for folder in folders:
+        best = journal.best(journal.read(folder))
+        yield from (best[key] for key in sorted(best))

@@ -1,0 +1,92 @@
+"""`eagle3`: assembles the commands and turns every user error into one line and an exit code.
+
+Belongs here: the list of commands, the catch-all. Does not belong here: any command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+
+import click
+import typer
+
+from eagle3_assets.errors import Eagle3Error
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# name -> (module, help line); modules are imported when asked for, so that `eagle3 --help` is quick
+COMMANDS = {
+    "doctor": "Is this machine ready? What is missing, and what to do.",
+    "run": "All stages in order, through Dagster; resumable.",
+    "status": "What is there, what is missing, what was spent.",
+    "plan": "What the campaign will cost; --approve USD lets answers spend.",
+    "close": "Declare a dataset finished with what is there.",
+    "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
+    "reconstruct": "Exact ids from anyone's OpenRouter logs (JSONL in, JSONL out).",
+    "standin": "The embedded OpenRouter: serve it, score against its truth.",
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"eagle3_assets.cli.{name}")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        if hasattr(module, "app"):
+            command = typer.main.get_command(module.app)
+        else:
+            app.command(name)(module.command)
+            command = typer.main.get_command(app)
+        command.name = name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="The campaign is EAGLE3_CAMPAIGN (demo, kimi-k2.5 or a .toml file), the data root EAGLE3_DATA (default data).",
+)
+def cli() -> None:
+    """Rented answers of a large reasoning model, turned into EAGLE-3 training data that can be trusted."""
+
+
+def main() -> None:
+    """Console entry point. Exit codes: 0 done, 1 failed, 2 usage, 3 stopped on budget, 130 interrupted."""
+    warnings.filterwarnings("ignore", module=r"dagster\b.*")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run `eagle3 ARGS`; returns the exit code. Never lets a user error through as a traceback."""
+    try:
+        result = cli.main(args=args, prog_name="eagle3", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (KeyboardInterrupt, click.Abort):
+        print("eagle3: interrupted; run the same command again to resume", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Eagle3Error as error:
+        print(f"eagle3: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # the reader went away (`| head`): not an error; keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

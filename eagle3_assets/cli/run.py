@@ -1,0 +1,209 @@
+"""`eagle3 run`: all stages in order, as a few Dagster runs (one a partitions definition), skipping what is current.
+
+Belongs here: which runs are needed, their launch in this process, the live line, the exit code, the closing table.
+Does not belong here: what a stage does. This is the only command that imports Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from eagle3_assets import lineage
+from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
+from eagle3_assets.cli.main import EXIT_INTERRUPTED
+from eagle3_assets.cli.status import gather, print_summary
+from eagle3_assets.errors import Eagle3Error, GateError, StoreError
+from eagle3_assets.lineage import Item
+from eagle3_assets.progress import Step, listening
+from eagle3_assets.store import Store
+
+# One Dagster run each: assets of one run share a partitions definition, and wire_profiles sits between two partitioned stages.
+RUNS: tuple[tuple[str, ...], ...] = (
+    ("tokenizer_probe", "endpoints", "prompts", "pilot", "plan"),
+    ("answers",),
+    ("wire_profiles",),
+    ("tokens",),
+    ("report", "corpus", "vocab_map", "handoff_tokens"),
+    ("hidden_states",),
+)
+RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+MAX_ROUNDS = 4  # a stage made anew may outdate one behind it in the same run; more rounds than stages would mean a loop
+
+
+def command(
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage, e.g. plan, answers, corpus")] = None,
+    force: Annotated[bool, typer.Option(help="make everything again (answers are never bought again)")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the closing summary as JSON")] = False,
+) -> None:
+    """All stages in order, through Dagster; resumable; its runs appear in the UI.
+
+    \b
+    eagle3 run                              the demo campaign
+    eagle3 run --until plan                 up to the plan: costs at most the pilot
+    EAGLE3_CAMPAIGN=kimi-k2.5 eagle3 run    the real one
+    """
+    if until is not None and until not in lineage.STAGES:
+        raise typer.BadParameter(f"no stage named {until!r}; stages are {', '.join(lineage.STAGES)}", param_hint="--until")
+    campaign = load_campaign()
+    store = Store.of(campaign)
+    # Dagster captures the streams of a step; the live line must reach the terminal nonetheless
+    console = Console(file=os.fdopen(os.dup(2), "w"), stderr=True)
+    with store.lock("run", what=f"campaign {campaign.name}"), dagster_instance() as instance:
+        code = run_stages(campaign, store, instance, console, until=until, force=force)
+    if code:
+        raise typer.Exit(code)
+    summary = gather(campaign, store)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_summary(campaign, store, summary)
+
+
+def run_stages(
+    campaign: Campaign, store: Store, instance: Any, console: Console, *, until: str | None = None, force: bool = False
+) -> int:
+    """Launch what is not current; returns an exit code (0, or 130 when interrupted). Raises the Eagle3Error that stopped a run."""
+    for stages in RUNS:
+        wanted = [s for s in stages if until is None or lineage.STAGES.index(s) <= lineage.STAGES.index(until)]
+        if not wanted:
+            break
+        made: set[tuple[str, str | None]] = set()
+        for _ in range(MAX_ROUNDS):
+            stale = [i for i in lineage.items(campaign, store) if i.stage in wanted and (force or i.state() != "current")]
+            stale = [i for i in stale if not force or ("/".join(i.key), i.partition) not in made]
+            if not stale:
+                break
+            made |= {("/".join(i.key), i.partition) for i in stale}
+            if _launch(campaign, store, instance, stale, console):
+                return EXIT_INTERRUPTED
+        else:
+            raise GateError(f"{', '.join(wanted)}: still not current after {MAX_ROUNDS} runs; see `eagle3 status`")
+        if not made:
+            console.print(f"[green]✓[/green] {', '.join(wanted)}: current", highlight=False)
+    return 0
+
+
+@contextmanager
+def dagster_instance() -> Iterator[Any]:
+    """The same state that `dagster dev` and `dagster asset materialize` use from this folder.
+
+    With DAGSTER_HOME unset Dagster reads ./dagster.yaml (relative folders under data/dagster); so do we, through a temporary home.
+    """
+    import dagster as dg
+
+    if os.environ.get("DAGSTER_HOME"):
+        with dg.DagsterInstance.get() as instance:
+            yield instance
+        return
+    if not Path("dagster.yaml").exists():
+        raise StoreError(
+            f"{Path.cwd()}: there is no dagster.yaml here; start from the folder of the checkout, or set DAGSTER_HOME to a folder with one"
+        )
+    with tempfile.TemporaryDirectory(prefix="eagle3-home-") as home:
+        shutil.copy("dagster.yaml", home)
+        os.environ["DAGSTER_HOME"] = home
+        try:
+            with dg.DagsterInstance.get() as instance:
+                yield instance
+        finally:
+            os.environ.pop("DAGSTER_HOME", None)
+
+
+def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], console: Console) -> bool:
+    """One Dagster run over `stale`, in this process. Returns True when it was interrupted."""
+    import dagster as dg
+
+    from eagle3_assets.assets import corpus, stage
+    from eagle3_assets.definitions import defs
+    from eagle3_assets.partitions import corpus_partitions
+
+    tags: dict[str, str] = {}
+    partitions = [i.partition for i in stale if i.partition is not None]
+    if stale[0].stage == "hidden_states":  # known to the data root, perhaps not to a Dagster state that is new
+        corpus.register_partitions(instance, corpus_partitions(campaign), lineage.corpus_shards(store))
+    if partitions:
+        order = list(SHARDS) if stale[0].stage != "hidden_states" else lineage.corpus_shards(store)
+        first, last = min(partitions, key=order.index), max(partitions, key=order.index)
+        tags = dict(zip(RANGE_TAGS, (first, last), strict=True))
+    keys = sorted({i.key for i in stale})
+    title = ", ".join(dict.fromkeys(i.stage for i in stale)) + (f" {tags[RANGE_TAGS[0]]}...{tags[RANGE_TAGS[1]]}" if tags else "")
+    stage.last_error.clear()
+    with _live_line(console, title), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = dg.materialize(
+                [*(defs.assets or []), *(defs.asset_checks or [])],  # type: ignore[list-item]
+                selection=dg.AssetSelection.assets(*(list(k) for k in keys)),
+                instance=instance,
+                resources=dict(defs.resources or {}),
+                tags=tags,
+                raise_on_error=False,
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+            console.print(f"[yellow]![/yellow] {title}: interrupted; run again to resume", highlight=False)
+            return True
+    _print_checks(console, result)
+    if result.success:
+        console.print(f"[green]✓[/green] {title}", highlight=False)
+        return False
+    raise _why(result, stage.last_error)
+
+
+def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:
+    """The error that stopped the run: ours when there is one, else the blocking checks, else Dagster's own last line."""
+    if errors:
+        return errors[0]
+    failed = [e for e in result.get_asset_check_evaluations() if not e.passed and e.blocking is not False and e.severity.value == "ERROR"]
+    if failed:
+        first = failed[0]
+        names = ", ".join(sorted({f"{e.asset_key.to_user_string()}: {e.check_name}" for e in failed}))
+        return GateError(f"blocking checks failed ({names}): {first.description}")
+    for event in result.all_events:
+        error = getattr(event.event_specific_data, "error", None)
+        if event.is_step_failure and error is not None:
+            cause = error.cause or error
+            return Eagle3Error(f"step {event.step_key}: {cause.message.strip().splitlines()[-1]} (run {result.run_id}; see the UI)")
+    return Eagle3Error(f"run {result.run_id} failed; see the UI")
+
+
+def _print_checks(console: Console, result: Any) -> None:
+    """Failed checks, one line each; a check recorded per partition and as a summary is shown once."""
+    seen: set[tuple[str, str]] = set()
+    for e in reversed(result.get_asset_check_evaluations()):
+        name = (e.asset_key.to_user_string(), e.check_name)
+        if e.passed or name in seen:
+            continue
+        seen.add(name)
+        mark = "[red]✗[/red]" if e.severity.value == "ERROR" else "[yellow]![/yellow]"
+        console.print(f"  {mark} {name[0]}: {name[1]}: {e.description}", highlight=False)
+
+
+@contextmanager
+def _live_line(console: Console, title: str) -> Iterator[None]:
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"), console=console, transient=True, refresh_per_second=4,
+    )  # fmt: skip
+    tasks: dict[str, TaskID] = {}
+
+    def show(step: Step) -> None:
+        if step.stage not in tasks:
+            tasks[step.stage] = progress.add_task(step.stage, total=step.total, note="")
+        progress.update(tasks[step.stage], completed=step.done, total=step.total, note=step.note)
+
+    with progress, listening(show):
+        progress.add_task(title, total=None, note="")
+        yield

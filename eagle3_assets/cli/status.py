@@ -1,0 +1,158 @@
+"""`eagle3 status`: what is there, what is missing, what was spent; and the table that `eagle3 run` ends with."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from eagle3_assets import lineage
+from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
+from eagle3_assets.errors import StoreError
+from eagle3_assets.store import Store, manifest_path, read_manifest
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False) -> None:
+    """What is there, what is missing, what was spent.
+
+    \b
+    eagle3 status           a table of stages, money and datasets
+    eagle3 status --json    the same for machines
+    """
+    campaign = load_campaign()
+    store = Store.of(campaign)
+    states = stage_states(campaign, store)
+    summary = gather(campaign, store)
+    if as_json:
+        print(json.dumps({"campaign": campaign.name, "root": str(store.root), "stages": states, **summary}, indent=2))
+        return
+    console = Console()
+    table = Table(title=f"Campaign {campaign.name} in {store.root}")
+    table.add_column("stage")
+    for state in ("current", "outdated", "missing", "damaged"):
+        table.add_column(state, justify="right")
+    for name, counts in states.items():
+        table.add_row(name, *(str(counts.get(s, 0) or "") for s in ("current", "outdated", "missing", "damaged")))
+    console.print(table)
+    print_summary(campaign, store, summary)
+
+
+def stage_states(campaign: Campaign, store: Store) -> dict[str, dict[str, int]]:
+    """Stage -> how many artifacts are current, outdated, missing, damaged."""
+    counts: dict[str, Counter[str]] = {}
+    for item in lineage.items(campaign, store):
+        counts.setdefault(item.stage, Counter())[item.state()] += 1
+    return {stage: dict(c) for stage, c in counts.items()}
+
+
+def gather(campaign: Campaign, store: Store) -> dict[str, Any]:
+    """Figures per dataset from committed manifests, money from the ledger, exactness from the stand-in where it is embedded."""
+    score = _score(campaign, store)
+    datasets = [_dataset(campaign, store, d.name, score) for d in campaign.dataset]
+    return {"datasets": datasets, "money": money(store), "corpus": _numbers(store, "corpus"), "states": _states(store), "score": score}
+
+
+def _dataset(campaign: Campaign, store: Store, name: str, score: dict[str, Any] | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"dataset": name, "backend": campaign.dataset_named(name).backend, "prompts": None, "rows": 0, "tokens": 0,
+                           "response_tokens": 0, "cost_usd": 0.0, "grades": {}, "complete_shards": 0, "failed": 0}  # fmt: skip
+    prompts = _committed(store.prompts(name))
+    if prompts:
+        row["prompts"] = prompts["selected"]
+    grades: Counter[str] = Counter()
+    for s in SHARDS:
+        answers = _committed(store.answers(name, s))
+        if answers:
+            row["complete_shards"] += 1
+            row["failed"] += answers["failed"]
+            row["cost_usd"] += answers["cost_usd"]
+        tokens = _committed(store.tokens(name, s))
+        if tokens:
+            for key in ("rows", "tokens", "response_tokens"):
+                row[key] += tokens[key]
+            grades.update(tokens["grades"])
+    row["grades"] = dict(sorted(grades.items()))
+    if score:
+        row["exact"] = score["datasets"].get(name)
+    return row
+
+
+def _committed(artifact: Any) -> dict[str, Any] | None:
+    try:
+        manifest = read_manifest(artifact)
+    except StoreError:
+        return None
+    return dict(manifest.numbers) if manifest else None
+
+
+def _numbers(store: Store, what: str) -> dict[str, Any]:
+    return _committed(getattr(store, what)) or {}
+
+
+def _states(store: Store) -> dict[str, Any]:
+    found = [_committed(store.states(s)) for s in lineage.corpus_shards(store)]
+    made = [n for n in found if n]
+    return {"partitions": len(found), "made": len(made), "bytes": sum(n["bytes"] for n in made), "tokens": sum(n["tokens"] for n in made)}
+
+
+def money(store: Store) -> dict[str, float]:
+    """USD spent, reserved and ambiguous so far, pilot included; zeros before the first request."""
+    from eagle3_assets.collect.ledger import Ledger
+
+    if not store.ledger.exists():
+        return {"spent_usd": 0.0, "reserved_usd": 0.0, "ambiguous_usd": 0.0}
+    return Ledger.read_totals(store.ledger)
+
+
+def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
+    if campaign.server.kind != "embedded" or not store.standin.exists():
+        return None
+    from eagle3_assets.standin.score import score
+
+    files = [store.tokens(d.name, s) for d in campaign.dataset for s in SHARDS if manifest_path(store.tokens(d.name, s)).exists()]
+    return score(store.standin, files) if files else None
+
+
+def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> None:
+    console = Console()
+    table = Table(title=f"Datasets of campaign {campaign.name}")
+    table.add_column("dataset")
+    table.add_column("backend")
+    for name in ("samples", "tokens", "generated", "USD"):
+        table.add_column(name, justify="right")
+    table.add_column("grades")
+    if summary["score"] is not None:
+        table.add_column("exact (stand-in's truth)", justify="right")
+    for d in summary["datasets"]:
+        cells = [
+            d["dataset"],
+            d["backend"],
+            f"{d['rows']:,}" + (f" / {d['prompts']:,}" if d["prompts"] is not None else ""),
+            f"{d['tokens']:,}",
+            f"{d['response_tokens']:,}",
+            f"{d['cost_usd']:.4f}",
+            " ".join(f"{g}:{n}" for g, n in d["grades"].items()),
+        ]
+        if summary["score"] is not None:
+            cells.append(_exact_cell(d.get("exact")))
+        table.add_row(*cells)
+    console.print(table)
+    usd, corpus, states = summary["money"], summary["corpus"], summary["states"]
+    lines = [
+        ("money", f"{usd['spent_usd']:.4f} USD spent (pilot included), {usd['reserved_usd']:.4f} reserved, {usd['ambiguous_usd']:.4f} ambiguous, "
+                  f"of {campaign.budget.campaign_usd:.2f}"),
+        ("corpus", f"{corpus['rows']:,} rows, {corpus['tokens']:,} tokens in {len(corpus['partitions'])} parts" if corpus else "not made yet"),
+        ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
+        ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · UI: make ui"),
+    ]  # fmt: skip
+    for name, text in lines:
+        console.print(f"[bold]{name:>8}[/bold]  {text}", highlight=False, soft_wrap=True)
+
+
+def _exact_cell(exact: dict[str, Any] | None) -> str:
+    if not exact or not exact.get("with_truth"):
+        return "no truth"
+    return f"{exact['exact']} / {exact['with_truth']} ({exact['exact'] / exact['with_truth']:.1%})"

@@ -1,0 +1,110 @@
+"""A response body as one completion object: just enough for the collector to judge, bill and continue a conversation.
+
+Belongs here: JSON or SSE bytes -> one dict in the shape of `chat.completion`; its message as history.
+Does not belong here: anything about token ids or the meaning of whitespace (`exact` reads the same bytes for itself).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eagle3_assets.collect.journal import load_json
+
+
+def parse_completion(body: bytes, content_type: str) -> dict[str, Any]:
+    """The body as a dict. A stream is merged; one that ends without a finish reason or an error counts as torn.
+
+    Keep-alive whitespace before the JSON is fine (contract 0.6). Raises ValueError when the body is not one whole completion.
+    """
+    if content_type.startswith("text/event-stream") or body.lstrip()[:5] in (b"data:", b": OPE"):
+        return _merge_stream(body)
+    value = load_json(body)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def first_choice(completion: dict[str, Any]) -> dict[str, Any] | None:
+    choices = completion.get("choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def completion_tokens(completion: dict[str, Any]) -> int:
+    """Billed completion tokens; else the number of ids an engine or an import gives; else 0."""
+    billed = (completion.get("usage") or {}).get("completion_tokens")
+    if isinstance(billed, int):
+        return billed
+    ids = (first_choice(completion) or {}).get("token_ids")
+    return len(ids) if isinstance(ids, list) else 0
+
+
+def reasoning_text(message: dict[str, Any]) -> str | None:
+    """Precedence of contract 4.3 row 3: texts of `reasoning_details`, else `reasoning`, else `reasoning_content`."""
+    details = message.get("reasoning_details")
+    if isinstance(details, list):
+        texts = [d["text"] for d in details if isinstance(d, dict) and isinstance(d.get("text"), str)]
+        if texts:
+            return "".join(texts)
+    for name in ("reasoning", "reasoning_content"):
+        if isinstance(message.get(name), str):
+            return str(message[name])
+    return None
+
+
+def history_message(completion: dict[str, Any]) -> dict[str, Any]:
+    """The answer as an assistant message of a later turn's history: `reasoning_content` holds the reasoning."""
+    message = (first_choice(completion) or {}).get("message") or {}
+    out: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+    reasoning = reasoning_text(message)
+    if reasoning is not None:
+        out["reasoning_content"] = reasoning
+    if message.get("tool_calls"):
+        out["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in message["tool_calls"]]
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- streams
+def _merge_stream(body: bytes) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": None, "message": message}
+    for line in body.split(b"\n"):
+        data = line.strip()
+        if not data.startswith(b"data:") or data == b"data: [DONE]":
+            continue  # comments are keep-alives
+        chunk = load_json(data[5:])
+        if not isinstance(chunk, dict):
+            raise ValueError("a stream chunk is not a JSON object")
+        for name in ("id", "model", "provider", "usage", "error", "created", "prompt_token_ids"):
+            if chunk.get(name) is not None:
+                out[name] = chunk[name]
+        part = first_choice(chunk)
+        if part is not None:
+            _add_delta(message, part.get("delta") or {})
+            for name in ("finish_reason", "native_finish_reason", "error"):
+                if part.get(name) is not None:
+                    choice[name] = part[name]
+            if isinstance(part.get("token_ids"), list):
+                choice["token_ids"] = choice.get("token_ids", []) + part["token_ids"]
+    if choice["finish_reason"] is None and "error" not in out:
+        raise ValueError("the stream ends without a finish reason")
+    out["choices"] = [choice]
+    return out
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name in ("content", "reasoning", "reasoning_content"):
+        if isinstance(delta.get(name), str):
+            message[name] = (message.get(name) or "") + delta[name]
+    for detail in delta.get("reasoning_details") or ():
+        if isinstance(detail, dict) and isinstance(detail.get("text"), str):
+            message.setdefault("reasoning_details", []).append(detail)
+    for call in delta.get("tool_calls") or ():
+        calls = message.setdefault("tool_calls", [])
+        index = call.get("index", len(calls))
+        while len(calls) <= index:
+            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+        known, function = calls[index], call.get("function") or {}
+        known["id"] = call.get("id") or known["id"]
+        known["function"]["name"] += function.get("name") or ""
+        known["function"]["arguments"] += function.get("arguments") or ""

@@ -1,0 +1,91 @@
+"""One HTTP exchange: a payload goes out, bytes come back, or a named transport fault.
+
+Belongs here: sending, keeping what was received before a fault, the headers worth keeping.
+Does not belong here: what the bytes mean (`outcomes.py`), building requests (`openrouter.py`, `engines.py`).
+
+Exceptions of the HTTP library carry request headers, the key among them: none leaves this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+
+CONNECT_TIMEOUT_S = 30.0
+_KEPT_HEADERS = ("content-type", "x-generation-id", "retry-after", "x-openrouter-cache-status")
+_KEPT_PREFIXES = ("x-ratelimit-",)
+
+# The first row that fits names the fault. `connect_failed` is the only one after which it is certain that nothing was sent.
+_FAULTS: tuple[tuple[type[BaseException], str], ...] = (
+    (aiohttp.ClientConnectorError, "connect_failed"),
+    (aiohttp.ConnectionTimeoutError, "connect_failed"),
+    (aiohttp.ClientPayloadError, "truncated"),
+    (asyncio.TimeoutError, "timeout"),
+    (aiohttp.ServerDisconnectedError, "reset"),
+    (aiohttp.ClientOSError, "reset"),
+    (OSError, "reset"),
+    (aiohttp.ClientError, "broken_response"),
+)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What came back. `fault` is None or a name of `outcomes.TABLE`; after a fault, `headers` and `body` hold what had arrived."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    fault: str | None = None
+
+    @property
+    def generation_id(self) -> str | None:
+        return self.headers.get("x-generation-id")
+
+
+def new_session() -> aiohttp.ClientSession:
+    """The one session of a run: no connection limit (perf-baselines.md 2c: a default connector silently stops at 100), no cookies,
+    nothing from the environment (a proxy or a .netrc must not see the key)."""
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    url: str,
+    payload: bytes,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    into: Exchange | None = None,
+) -> Exchange:
+    """POST `payload`. Never raises for what the network does; redirects are not followed.
+
+    With `into`, that exchange is filled while bytes arrive, so a caller that is cancelled still holds the generation id.
+    """
+    out = into if into is not None else Exchange()
+    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s))
+    try:
+        async with session.post(url, data=payload, headers=headers, allow_redirects=False, timeout=timeout) as response:
+            out.status = response.status
+            out.headers = _kept(response.headers)
+            chunks: list[bytes] = []
+            try:
+                async for chunk in response.content.iter_any():
+                    chunks.append(chunk)
+            finally:
+                out.body = b"".join(chunks)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        out.fault = next(name for kind, name in _FAULTS if isinstance(error, kind))
+    return out
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    """Lower-case names; bytes that are not UTF-8 (the library hands them on as lone surrogates) become escapes."""
+    return {
+        name.lower(): value.encode("utf-8", "backslashreplace").decode()
+        for name, value in headers.items()
+        if name.lower() in _KEPT_HEADERS or name.lower().startswith(_KEPT_PREFIXES)
+    }

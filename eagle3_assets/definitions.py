@@ -1,0 +1,62 @@
+"""The Dagster definitions: assembly only, fits on one screen.
+
+At import only the campaign file is read. A bad one still loads a location with one `campaign_error` asset that carries the line.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import dagster as dg
+
+# `partitions_def` on checks warns once a spec and a process. That category only, and before the checks are built.
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+
+from eagle3_assets.assets import (  # noqa: E402
+    answers,
+    corpus,
+    endpoints,
+    handoff,
+    hidden_states,
+    pilot,
+    plan,
+    prompts,
+    report,
+    tokenizer_probe,
+    tokens,
+    vocab_map,
+    wire_profiles,
+)
+from eagle3_assets.campaign import Campaign, load_campaign  # noqa: E402
+from eagle3_assets.checks import stages as checks  # noqa: E402
+from eagle3_assets.errors import CampaignError  # noqa: E402
+from eagle3_assets.resources.gpu import GpuResource  # noqa: E402
+from eagle3_assets.resources.openrouter import OpenRouterResource  # noqa: E402
+
+STAGES = (
+    tokenizer_probe, endpoints, prompts, pilot, plan, answers, wire_profiles, tokens, report, corpus, vocab_map, handoff, hidden_states,
+)  # fmt: skip
+
+
+def build_definitions(campaign: Campaign) -> dg.Definitions:
+    return dg.Definitions(
+        assets=[asset for stage in STAGES for asset in stage.build(campaign)],
+        asset_checks=checks.build(campaign),
+        resources={"openrouter": OpenRouterResource(kind=campaign.server.kind), "gpu": GpuResource.of(campaign)},
+        # A process a step in the UI: Terminate works, memory is given back. `eagle3 run` takes the in-process executor.
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
+    )
+
+
+def campaign_error(error: CampaignError) -> dg.Definitions:
+    @dg.asset(key="campaign_error", group_name="campaign_error", description=str(error), kinds={"error"})
+    def broken() -> None:
+        raise dg.Failure(description=str(error), allow_retries=False)
+
+    return dg.Definitions(assets=[broken])
+
+
+try:
+    defs = build_definitions(load_campaign())
+except CampaignError as mistake:
+    defs = campaign_error(mistake)

@@ -1,0 +1,193 @@
+"""Which verdicts a stage needs before it starts, and where they come from.
+
+Belongs here: for each stage, how one of its artifacts is judged (the room's function over the files) and under which digest the
+verdict is filed; the refusals that assets call first (design rule 12: the gate of a stage is re-applied by the stage behind it).
+Does not belong here: the judging itself (rooms), verdict files (`review.gate`), Dagster (`checks/` shows the same verdicts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eagle3_assets import lineage
+from eagle3_assets import store as st
+from eagle3_assets.campaign import SHARDS, Campaign
+from eagle3_assets.collect import journal
+from eagle3_assets.errors import GateError
+from eagle3_assets.review import gate as verdict_files
+from eagle3_assets.review import invariants
+from eagle3_assets.review.table import verdict
+from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.store import Manifest, Store, read_json
+
+Judge = Callable[[Campaign, Store, str, str], list[Verdict]]
+ALL = "all"  # file name of verdicts without a dataset or a shard
+
+
+def judge(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> list[Verdict]:
+    """Current verdicts of one artifact: from their file when it judged these bytes under today's rules, else judged now and filed.
+
+    Raises StoreError when the artifact was never made.
+    """
+    manifest = committed(campaign, store, stage, dataset, shard)
+    return verdict_files.judge_again(
+        store, stage, dataset, shard, digest=filed_under(stage, manifest), judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
+    )
+
+
+def require(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> list[Verdict]:
+    """Raises GateError when a blocking check of the predecessor failed, StoreError when it was never made."""
+    manifest = committed(campaign, store, stage, dataset, shard)
+    return verdict_files.require_passed(
+        store, stage, dataset, shard, digest=filed_under(stage, manifest), judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
+    )
+
+
+def require_current(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> None:
+    """Raises GateError when a predecessor is missing, damaged, or was made from something that has changed since."""
+    item = _item(campaign, store, stage, dataset, shard)
+    state = item.state()
+    if state != "current":
+        name = "/".join(item.key)
+        where = f" partition {item.partition}" if item.partition else ""
+        raise GateError(f"{name}{where} is {state} ({item.artifact}); materialize {name}{where} again, or run `eagle3 run`")
+
+
+def require_probe(campaign: Campaign, store: Store) -> None:
+    """The tokenizer probe gates everything that costs money or makes ids."""
+    require_current(campaign, store, "tokenizer_probe")
+    require(campaign, store, "tokenizer_probe")
+
+
+def committed(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> Manifest:
+    item = _item(campaign, store, stage, dataset, shard)
+    where = f" partition {item.partition}" if item.partition else ""
+    return st.require(item.artifact, made_by="/".join(item.key) + where)
+
+
+def filed_under(stage: str, manifest: Manifest) -> str:
+    """What a verdict is bound to: the bytes, and for stages whose checks read predecessors, what it was made from."""
+    return st.digest_json({"content": manifest.digest, "inputs": manifest.inputs})
+
+
+def _item(campaign: Campaign, store: Store, stage: str, dataset: str, shard: str) -> lineage.Item:
+    for item in lineage.items(campaign, store):
+        named = item.key[1] if stage in ("prompts", "answers", "tokens", "report") else ALL
+        if item.stage == stage and named == dataset and (item.partition or ALL) == shard:
+            return item
+    raise GateError(f"{stage} has no artifact for {dataset}, shard {shard}")
+
+
+# ------------------------------------------------------------------------------------------------ one function a stage
+def _probe(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    found = read_json(store.probe)["checks"]
+    return [verdict("tokenizer_probe", name, c["passed"], c["message"], numbers=c.get("numbers", {})) for name, c in found.items()]
+
+
+def _endpoints(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    found = read_json(store.endpoints)
+    return invariants.judge_endpoints(found["eligible"], found["refused"])
+
+
+def _prompts(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    manifest = committed(campaign, store, "prompts", dataset)
+    return invariants.judge_prompts(store.prompts(dataset), campaign.dataset_named(dataset), manifest.numbers)
+
+
+def _pilot(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    return invariants.judge_pilot(read_json(store.pilot), campaign.budget.pilot_usd)
+
+
+def _plan(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    usd = read_json(store.plan)["usd"]
+    message = f"{usd['expected']:.4f} USD expected + {usd['pilot_spent']:.4f} on the pilot, of {usd['budget']:.2f}"
+    return [verdict("plan", "fits_budget", usd["fits"], message, numbers=usd)]
+
+
+def _answers(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.prompts.file import read_shard
+
+    eligible: list[str] = []
+    if campaign.dataset_named(dataset).backend == "openrouter":
+        eligible = [e["provider_name"] for e in read_json(store.endpoints)["eligible"]]
+    return invariants.judge_answers(
+        committed(campaign, store, "answers", dataset, shard).numbers,
+        list(journal.read(store.answers(dataset, shard))),
+        {p.key for p in read_shard(store.prompts(dataset), shard)},
+        model=campaign.target.model,
+        providers=eligible,
+        closed=store.closed(dataset).exists(),
+    )
+
+
+def _wire_profiles(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    return invariants.judge_wire_profiles(read_json(store.wire_profiles))
+
+
+def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.exact.checker import Checker
+    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.sample_row import read_table
+
+    best = journal.best(journal.read(store.answers(dataset, shard)))
+    profile = load_profile(campaign.target.profile)
+    return invariants.judge_tokens(
+        read_table(store.tokens(dataset, shard)),
+        finished_keys=set(best),
+        n_vocab=profile.n_vocab,
+        checker=Checker(profile, best.values(), thinking=campaign.target.thinking),
+    )
+
+
+def _report(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    verdicts = {s: judge(campaign, store, "tokens", dataset, s) for s in SHARDS if st.manifest_path(store.tokens(dataset, s)).exists()}
+    current = {s: _item(campaign, store, "tokens", dataset, s).state() == "current" for s in SHARDS}
+    return invariants.judge_report(read_json(store.report(dataset)), verdicts, current)
+
+
+def _corpus(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.corpus.verify import judge_corpus
+
+    return judge_corpus(store)
+
+
+def _vocab_map(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.corpus.vocab import judge_vocab_map
+
+    return judge_vocab_map(campaign, store)
+
+
+def _handoff_tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.handoff.tokens import judge_handoff_tokens
+
+    return judge_handoff_tokens(campaign, store)
+
+
+def _hidden_states(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets import corpus as corpora
+    from eagle3_assets.states.verify import judge_states
+
+    return judge_states(campaign, store, shard, corpora.open(store.corpus).part(shard))
+
+
+_JUDGES: dict[str, Judge] = {
+    "tokenizer_probe": _probe,
+    "endpoints": _endpoints,
+    "prompts": _prompts,
+    "pilot": _pilot,
+    "plan": _plan,
+    "answers": _answers,
+    "wire_profiles": _wire_profiles,
+    "tokens": _tokens,
+    "report": _report,
+    "corpus": _corpus,
+    "vocab_map": _vocab_map,
+    "handoff_tokens": _handoff_tokens,
+    "hidden_states": _hidden_states,
+}
+
+
+def numbers_of(verdict_: Verdict) -> dict[str, Any]:
+    """Figures of a verdict for display: plain scalars only."""
+    return {k: v for k, v in verdict_.numbers.items() if isinstance(v, bool | int | float | str)}

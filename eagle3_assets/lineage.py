@@ -1,0 +1,227 @@
+"""What each artifact is made from, and so whether it is current.
+
+Belongs here: the list of artifacts of a campaign in the order of the flow, and for each the digests of what it is made from
+(predecessors' manifests, settings that decide its content, the version of the code that writes it).
+Does not belong here: making anything, judging anything, Dagster (assets, `eagle3 run` and `eagle3 status` all ask here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from eagle3_assets import store as st
+from eagle3_assets.campaign import SHARDS, Campaign
+from eagle3_assets.errors import StoreError
+from eagle3_assets.store import Manifest, Store
+
+# Raise a number when a stage's code starts to write something else from the same inputs.
+CODE_VERSION = {
+    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 1, "plan": 1, "answers": 1, "wire_profiles": 1, "tokens": 1,
+    "report": 1, "corpus": 1, "vocab_map": 1, "handoff_tokens": 1, "hidden_states": 1,
+}  # fmt: skip
+
+STAGES = tuple(CODE_VERSION)
+State = Literal["current", "outdated", "missing", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One artifact: an asset key, its partition (None where it has none), its path, and what it should be made from now.
+
+    `inputs()` raises StoreError while a predecessor is missing.
+    """
+
+    stage: str
+    key: tuple[str, ...]
+    partition: str | None
+    artifact: Path
+    inputs: Callable[[], dict[str, Any]]
+
+    def state(self) -> State:
+        try:
+            manifest = st.read_manifest(self.artifact)
+        except StoreError:
+            return "damaged"
+        if manifest is None:
+            return "missing"
+        try:
+            return "current" if st.is_current(self.artifact, self.inputs()) else "outdated"
+        except StoreError:
+            return "outdated"
+
+
+def _digest(artifact: Path, made_by: str) -> str:
+    return st.require(artifact, made_by=made_by).digest
+
+
+def _versioned(stage: str, **inputs: Any) -> dict[str, Any]:
+    return {"code": CODE_VERSION[stage], **inputs}
+
+
+# ------------------------------------------------------------------------------------------------ inputs, stage by stage
+def probe_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    from eagle3_assets.exact.profiles import load_profile
+
+    profile = load_profile(campaign.target.profile)
+    return _versioned(
+        "tokenizer_probe",
+        profile=campaign.target.profile,
+        tokenizer_sha256=profile.tokenizer_sha256,
+        template_sha256=profile.template_sha256,
+        end_of_turn_id=campaign.target.end_of_turn_id,
+    )
+
+
+def endpoints_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned("endpoints", model=campaign.target.model, server=campaign.server.model_dump(mode="json"))
+
+
+def prompts_inputs(campaign: Campaign, store: Store, dataset: str) -> dict[str, Any]:
+    from eagle3_assets.prompts.file import prompt_inputs
+
+    return _versioned("prompts", **prompt_inputs(campaign, campaign.dataset_named(dataset)))
+
+
+def pilot_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned(
+        "pilot",
+        endpoints=_digest(store.endpoints, "endpoints"),
+        routing=campaign.routing.model_dump(mode="json"),
+        prompts={d.name: _digest(store.prompts(d.name), f"prompts/{d.name}") for d in campaign.dataset if d.backend == "openrouter"},
+    )
+
+
+def plan_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned(
+        "plan",
+        pilot=_digest(store.pilot, "pilot"),
+        endpoints=_digest(store.endpoints, "endpoints"),
+        prompts={d.name: _digest(store.prompts(d.name), f"prompts/{d.name}") for d in campaign.dataset},
+        settings=st.digest_json(campaign.model_dump(mode="json", exclude={"path"})),
+    )
+
+
+def answers_inputs(campaign: Campaign, store: Store, dataset: str, shard: str) -> dict[str, Any]:
+    return _versioned(
+        "answers", prompts=_digest(store.prompts(dataset), f"prompts/{dataset}"), shard=shard, closed=store.closed(dataset).exists()
+    )
+
+
+def wire_profiles_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    """The pilot and every shard that is complete at the moment: profiles are learned from what is there."""
+    answers: dict[str, str] = {}
+    for d in campaign.dataset:
+        for shard in SHARDS:
+            try:
+                manifest = st.read_manifest(store.answers(d.name, shard))
+            except StoreError:
+                manifest = None
+            if manifest is not None:
+                answers[f"{d.name}/{shard}"] = manifest.digest
+    return _versioned("wire_profiles", pilot=_digest(store.pilot, "pilot"), answers=answers, probe=_digest(store.probe, "tokenizer_probe"))
+
+
+def tokens_inputs(campaign: Campaign, store: Store, dataset: str, shard: str) -> dict[str, Any]:
+    return _versioned(
+        "tokens",
+        answers=_digest(store.answers(dataset, shard), f"answers/{dataset} partition {shard}"),
+        wire_profiles=_digest(store.wire_profiles, "wire_profiles"),
+        probe=_digest(store.probe, "tokenizer_probe"),
+    )
+
+
+def report_inputs(campaign: Campaign, store: Store, dataset: str) -> dict[str, Any]:
+    return _versioned(
+        "report",
+        tokens={s: _digest(store.tokens(dataset, s), f"tokens/{dataset} partition {s}") for s in SHARDS},
+        prompts=_digest(store.prompts(dataset), f"prompts/{dataset}"),
+    )
+
+
+def corpus_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned(
+        "corpus",
+        tokens={
+            f"{d.name}/{s}": _digest(store.tokens(d.name, s), f"tokens/{d.name} partition {s}") for d in campaign.dataset for s in SHARDS
+        },
+        policy=campaign.corpus.model_dump(mode="json"),
+        seed=campaign.campaign.seed,
+    )
+
+
+def vocab_map_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned("vocab_map", corpus=_digest(store.corpus, "corpus"), vocab=campaign.vocab.model_dump(mode="json"))
+
+
+def handoff_tokens_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    return _versioned(
+        "handoff_tokens",
+        corpus=_digest(store.corpus, "corpus"),
+        policy=campaign.handoff.model_dump(mode="json"),
+        trusted=[d.name for d in campaign.dataset if d.trusted],
+    )
+
+
+def hidden_states_inputs(campaign: Campaign, store: Store, shard: str) -> dict[str, Any]:
+    """By part, not by corpus: a corpus that grew without touching this part leaves its states current."""
+    manifest = st.require(store.corpus, made_by="corpus")
+    part = next((f["xxh3"] for name, f in manifest.files.items() if name.endswith(f"part-{shard}.parquet")), None)
+    if part is None:
+        raise StoreError(f"{store.corpus}: has no part {shard}; it holds {', '.join(corpus_shards(store))}")
+    keep = {"engine", "layers", "dtype", "part_bytes"}
+    return _versioned(
+        "hidden_states",
+        part=part,
+        target=campaign.target.model_dump(mode="json"),
+        extraction=campaign.extraction.model_dump(mode="json", include=keep),
+    )
+
+
+def corpus_shards(store: Store) -> list[str]:
+    """Partition keys of the committed corpus, in order; empty when there is none."""
+    try:
+        manifest = st.read_manifest(store.corpus)
+    except StoreError:
+        return []
+    return [str(k) for k in manifest.numbers.get("partitions", [])] if manifest else []
+
+
+# ------------------------------------------------------------------------------------------------ the flow
+def items(campaign: Campaign, store: Store) -> Iterator[Item]:
+    """Every artifact of the campaign, in the order of the flow."""
+    names = [d.name for d in campaign.dataset]
+
+    def item(stage: str, key: tuple[str, ...], artifact: Path, make: Callable[..., dict[str, Any]], *rest: str, partition: str | None = None) -> Item:
+        return Item(stage, key, partition, artifact, lambda: make(campaign, store, *rest))
+
+    yield item("tokenizer_probe", ("tokenizer_probe",), store.probe, probe_inputs)
+    yield item("endpoints", ("endpoints",), store.endpoints, endpoints_inputs)
+    for n in names:
+        yield item("prompts", ("prompts", n), store.prompts(n), prompts_inputs, n)
+    yield item("pilot", ("pilot",), store.pilot, pilot_inputs)
+    yield item("plan", ("plan",), store.plan, plan_inputs)
+    for n in names:
+        for s in SHARDS:
+            yield item("answers", ("answers", n), store.answers(n, s), answers_inputs, n, s, partition=s)
+    yield item("wire_profiles", ("wire_profiles",), store.wire_profiles, wire_profiles_inputs)
+    for n in names:
+        for s in SHARDS:
+            yield item("tokens", ("tokens", n), store.tokens(n, s), tokens_inputs, n, s, partition=s)
+    for n in names:
+        yield item("report", ("report", n), store.report(n), report_inputs, n)
+    yield item("corpus", ("corpus",), store.corpus, corpus_inputs)
+    yield item("vocab_map", ("vocab_map",), store.vocab_map, vocab_map_inputs)
+    yield item("handoff_tokens", ("handoff", "tokens"), store.handoff_tokens, handoff_tokens_inputs)
+    for s in corpus_shards(store):
+        yield item("hidden_states", ("hidden_states",), store.states(s), hidden_states_inputs, s, partition=s)
+
+
+def manifest_of(item: Item) -> Manifest | None:
+    """The committed manifest, or None; damage counts as none."""
+    try:
+        return st.read_manifest(item.artifact)
+    except StoreError:
+        return None

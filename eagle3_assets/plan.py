@@ -1,0 +1,169 @@
+"""Arithmetic of money, time and bytes, and the approval that lets `answers` spend.
+
+Belongs here: what a campaign will cost in tokens, dollars, minutes, hours and terabytes, with every assumption named; `approval.json`.
+Does not belong here: spending (`collect/ledger.py`), printing (`cli/plan.py`), Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.errors import GateError
+from eagle3_assets.store import Store, read_json, write_json
+
+CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (research note tokenizers.md, section 2)
+LOCAL_TOKENS_PER_S = 90.0  # one local server of eight GPUs, as stated for B1 and B2 (30 h a dataset)
+EXTRACTION_TOKENS_PER_S = 422.0  # 138.4 M tokens in 91 h (hidden-states.md, section 5): measure your own
+LAYERS_STORED = 4  # E_low, E_mid, E_high, final_prenorm
+DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What is known of one dataset before it is answered."""
+
+    dataset: Dataset
+    rows: int
+    prompt_chars: int
+    expected_tokens: int
+
+
+def state_bytes(tokens: int, hidden_size: int, dtype: str = "bfloat16", layers: int = LAYERS_STORED) -> int:
+    """Bytes of hidden states: tokens x layers stored x hidden size x bytes a value. 57,344 a token for Kimi K2.5 (3+1, bf16)."""
+    return tokens * layers * hidden_size * DTYPE_BYTES[dtype]
+
+
+def make_plan(
+    campaign: Campaign, facts: list[DatasetFacts], pilot: dict[str, Any], prices: tuple[float, float], free_bytes: int
+) -> dict[str, Any]:
+    """The plan as plain JSON. `prices` are the dearest eligible (prompt, completion) prices in USD per million tokens."""
+    rows = [_dataset_plan(campaign, f, pilot, prices) for f in facts]
+    paid = [r for r in rows if r["backend"] == "openrouter"]
+    output = sum(r["output_tokens"] for r in rows)
+    total = output + sum(r["prompt_tokens"] for r in rows)
+    paid_output = sum(r["output_tokens"] for r in paid)
+    stored = state_bytes(total, campaign.target.hidden_size, campaign.extraction.dtype)
+    pilot_spent = float(pilot.get("spent_usd", 0.0))
+    expected = sum(r["usd_expected"] for r in paid)
+    hold = campaign.sampling.max_tokens * prices[1] / 1e6
+    in_flight_money = int(campaign.budget.campaign_usd / hold) if hold else campaign.collect.in_flight
+    in_flight = max(1, min(campaign.collect.in_flight, in_flight_money))
+    seconds = float(pilot.get("mean_seconds") or 60.0)
+    n_paid = sum(r["rows"] for r in paid)
+    return {
+        "datasets": rows,
+        "tokens": {"output": output, "prompt": total - output, "total": total},
+        "usd": {
+            "expected": round(expected, 6),
+            "pilot_spent": round(pilot_spent, 6),
+            "budget": campaign.budget.campaign_usd,
+            "fits": expected + pilot_spent <= campaign.budget.campaign_usd,
+        },
+        "minutes": {"answers": round(n_paid / in_flight * seconds / 60, 2)},
+        "hours": {
+            "answers_if_served_locally": round(paid_output / LOCAL_TOKENS_PER_S / 3600, 2),
+            "extraction": round(total / EXTRACTION_TOKENS_PER_S / 3600, 2),
+        },
+        "in_flight": {"asked": campaign.collect.in_flight, "money_allows_at_start": in_flight_money, "hold_usd": hold},
+        "states": {
+            "bytes": stored,
+            "terabytes": stored / 1e12,
+            "tebibytes": stored / 2**40,
+            "layers": LAYERS_STORED,
+            "dtype": campaign.extraction.dtype,
+            "bytes_per_token": state_bytes(1, campaign.target.hidden_size, campaign.extraction.dtype),
+            "disk_free_bytes": free_bytes,
+            "disk_fits": stored < free_bytes,
+        },
+        "assumptions": {
+            "prices_usd_per_million": {"prompt": prices[0], "completion": prices[1]},
+            "lengths_from": "pilot" if pilot.get("lengths") else "campaign file (mean_tokens)",
+            "seconds_per_answer": seconds,
+            "chars_per_prompt_token": CHARS_PER_TOKEN,
+            "local_tokens_per_s": LOCAL_TOKENS_PER_S,
+            "extraction_tokens_per_s": EXTRACTION_TOKENS_PER_S,
+        },
+    }
+
+
+def _dataset_plan(
+    campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: tuple[float, float]
+) -> dict[str, Any]:
+    lengths = pilot.get("lengths", {}).get(facts.dataset.name)
+    output = round(facts.rows * lengths["mean"]) if lengths else facts.expected_tokens
+    prompt = round(facts.prompt_chars / CHARS_PER_TOKEN)
+    paid = facts.dataset.backend == "openrouter"
+    usd = (prompt * prices[0] + output * prices[1]) / 1e6 if paid else 0.0
+    return {
+        "dataset": facts.dataset.name,
+        "backend": facts.dataset.backend,
+        "rows": facts.rows,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "usd_expected": round(usd, 6),
+        "usd_cap": dataset_cap(campaign, facts.dataset),
+    }
+
+
+def dataset_cap(campaign: Campaign, dataset: Dataset) -> float | None:
+    """USD that this dataset may spend, or None when only the campaign's limit holds."""
+    return dataset.usd if dataset.usd is not None else campaign.budget.dataset_usd
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes of the disk that holds `folder` (or its nearest existing parent)."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+# ---------------------------------------------------------------------------------------------------- approval
+def approve(campaign: Campaign, store: Store, usd: float) -> Path:
+    """Write approval.json for `usd`. Raises GateError for an amount that the campaign's budget does not cover."""
+    if not 0 < usd <= campaign.budget.campaign_usd:
+        raise GateError(
+            f"{campaign.path}: cannot approve {usd:g} USD: budget.campaign_usd is {campaign.budget.campaign_usd:g}; "
+            f"approve at most that, or raise it there first"
+        )
+    write_json(
+        store.approval,
+        {
+            "fingerprint": campaign.fingerprint,
+            "usd": usd,
+            "max_price_prompt": campaign.routing.max_price_prompt,
+            "max_price_completion": campaign.routing.max_price_completion,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        },
+    )
+    return store.approval
+
+
+def approved_usd(campaign: Campaign, store: Store) -> float:
+    """USD that `answers` may spend, pilot spend included. Raises GateError when nothing valid is approved."""
+    if campaign.budget.approved_usd is not None:  # only an embedded campaign can say so (campaign.py)
+        return min(campaign.budget.approved_usd, campaign.budget.campaign_usd)
+    how = "look at `eagle3 plan`, then run `eagle3 plan --approve USD`"
+    if not store.approval.exists():
+        raise GateError(f"{store.approval}: nothing is approved, so answers may not spend; {how}")
+    approval = read_json(store.approval)
+    if approval["fingerprint"] != campaign.fingerprint:
+        raise GateError(f"{store.approval}: was given for another version of {campaign.path}; {how}")
+    for key in ("max_price_prompt", "max_price_completion"):
+        was, now = approval[key], getattr(campaign.routing, key)
+        if was is not None and (now is None or now > was):
+            raise GateError(f"{store.approval}: was given for routing.{key} = {was}, which is now {now}; {how}")
+    return min(float(approval["usd"]), campaign.budget.campaign_usd)
+
+
+def read_plan(store: Store) -> dict[str, Any] | None:
+    """plan.json, or None when the plan asset was never materialized."""
+    if not store.plan.exists():
+        return None
+    plan: dict[str, Any] = json.loads(store.plan.read_bytes())
+    return plan

@@ -1,0 +1,151 @@
+"""A tokens table as numpy columns: what every judgement about many rows starts from.
+
+Belongs here: lengths, residuals and evidence of a table of `SampleRow`s. Does not belong here: judging them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+OUT_GRADES = ("Q", "D")  # never admitted to a corpus (design section 5, "Where a row may go")
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A list column: `values` flat, row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: npt.NDArray[Any]
+    offsets: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def row(self, i: int) -> npt.NDArray[Any]:
+        return self.values[self.offsets[i] : self.offsets[i + 1]]
+
+    def row_of_value(self) -> Ints:
+        """For every flat value the row it belongs to."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.lengths)
+
+
+def list_column(table: pa.Table, name: str) -> tuple[pa.Array, Ints]:
+    """(flat values, offsets) of a list column, chunks joined. A null list counts as an empty one."""
+    column = table.column(name)
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return array.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+class Columns:
+    """Numpy views of a tokens table; everything is computed once, when asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def strings(self, name: str) -> list[str | None]:
+        values: list[str | None] = self.table.column(name).to_pylist()
+        return values
+
+    def integers(self, name: str) -> np.ma.MaskedArray[Any, Any]:
+        """An int column; nulls are masked."""
+        column = self.table.column(name)
+        values = column.fill_null(0).to_numpy().astype(np.int64)
+        return np.ma.MaskedArray(values, mask=column.is_null().to_numpy())
+
+    @cached_property
+    def sample_ids(self) -> list[str]:
+        return [str(s) for s in self.strings("sample_id")]
+
+    @cached_property
+    def input_ids(self) -> Ragged:
+        values, offsets = list_column(self.table, "input_ids")
+        return Ragged(values.to_numpy(zero_copy_only=False), offsets)
+
+    @cached_property
+    def spans(self) -> tuple[Ragged, Ragged]:
+        """Starts and ends of the loss spans; they share their offsets."""
+        values, offsets = list_column(self.table, "loss_spans")
+        start, end = (values.field(k).to_numpy(zero_copy_only=False).astype(np.int64) for k in (0, 1))
+        return Ragged(start, offsets), Ragged(end, offsets)
+
+    @cached_property
+    def supervised(self) -> Ints:
+        """Number of supervised ids of each row."""
+        start, end = self.spans
+        return sums_by_row(end.values - start.values, start)
+
+    @cached_property
+    def lengths(self) -> Ints:
+        return self.input_ids.lengths
+
+    @cached_property
+    def grades(self) -> npt.NDArray[np.str_]:
+        return np.array([str(g) for g in self.strings("grade")], dtype=np.str_)
+
+    @cached_property
+    def admitted(self) -> Bools:
+        """False for the rows that no corpus takes: quarantined or unverified."""
+        return ~np.isin(self.grades, OUT_GRADES)
+
+    @cached_property
+    def evidence(self) -> list[dict[str, Any]]:
+        return [_parsed(text) for text in self.strings("evidence")]
+
+    @cached_property
+    def reasons(self) -> list[list[str]]:
+        return [list(r or ()) for r in self.table.column("reasons").to_pylist()]
+
+    def with_reason(self, name: str) -> Bools:
+        """Rows whose own reasons hold this check's name, alone or as `name: detail`."""
+        return np.array([any(r.split(":", 1)[0] == name for r in row) for row in self.reasons], dtype=bool)
+
+    def residual(self, part: str) -> np.ma.MaskedArray[Any, Any]:
+        """Rebuilt minus billed ids, int64 [rows], masked where nothing was billed or nothing was rebuilt.
+
+        `part` is "completion" or "prompt". Recomputed from the ids, not believed: the provider's learned convention is the only
+        thing taken from the evidence, as `evidence.convention.<part>`: billed = ids + convention for a right row (a provider that
+        does not bill the end of turn has -1).
+        """
+        prompt_len = np.asarray(self.integers("prompt_len"))
+        rebuilt = prompt_len if part == "prompt" else self.lengths - prompt_len
+        convention = np.array([_convention(e, part) for e in self.evidence], dtype=np.int64)
+        billed = self.integers(f"billed_{part}")
+        residual = rebuilt + convention - billed
+        residual[rebuilt <= 0] = np.ma.masked
+        return residual
+
+
+def sums_by_row(values: Ints, ragged: Ragged) -> Ints:
+    """Sum of flat `values` over each row of `ragged`."""
+    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    sums: Ints = total[ragged.offsets[1:]] - total[ragged.offsets[:-1]]
+    return sums
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _convention(evidence: dict[str, Any], part: str) -> int:
+    convention = evidence.get("convention")
+    value = convention.get(part, 0) if isinstance(convention, dict) else 0
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,153 @@
+"""One generation: request + provider -> prompt ids, truth ids, bent answer, bill. The heart of the stand-in, free of any network.
+
+Belongs here: the type `Generation` and how it comes about. Does not belong here: bodies, sockets, money that is already spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_assets.standin import chance
+from eagle3_assets.standin.bend import Bent, Bill, bend_answer, make_bill
+from eagle3_assets.standin.profiles import PICO, Engine, Latency, Profiles, Provider, Text
+from eagle3_assets.standin.render import render_prompt
+from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.source import AnswerSource
+from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
+
+
+@dataclass(frozen=True)
+class Generation:
+    """`prompt_ids` as the server saw them, `completion_ids` as the model sampled them: the truth. Times in simulated seconds."""
+
+    id: str
+    created: int
+    request: ChatRequest
+    attempt: int
+    model: str
+    provider: str
+    tag: str
+    prompt_ids: Ids
+    completion_ids: Ids
+    parts: Parts
+    bent: Bent
+    bill: Bill
+    tokens_per_delta: int
+    refused: tuple[str, ...]
+    ttft_s: float
+    duration_s: float
+
+    def truth(self) -> dict[str, Any]:
+        """The line of truth.jsonl."""
+        return {
+            "generation_id": self.id,
+            "request_hash": self.request.hash,
+            "attempt": self.attempt,
+            "provider": self.provider,
+            "profile": self.tag,
+            "prompt_ids": self.prompt_ids,
+            "completion_ids": self.completion_ids,
+            "edits": self.bent.edits,
+            "cost_pico": self.bill.total_pico,
+        }
+
+    def account(self) -> dict[str, Any]:
+        """The line of ledger.jsonl: all that /generation tells, and nothing of the truth."""
+        return {
+            "generation_id": self.id,
+            "request_hash": self.request.hash,
+            "attempt": self.attempt,
+            "created": self.created,
+            "model": self.model,
+            "provider": self.provider,
+            "refused": list(self.refused),
+            "streamed": self.request.stream,
+            "finish_reason": self.bent.finish_reason,
+            "prompt_tokens": self.bill.prompt_tokens,
+            "completion_tokens": self.bill.completion_tokens,
+            "reasoning_tokens": self.bill.reasoning_tokens,
+            "ttft_s": round(self.ttft_s, 6),
+            "duration_s": round(self.duration_s, 6),
+            "cost_pico": self.bill.total_pico,
+        }
+
+
+def usd(pico: int) -> float:
+    """Picodollars as the nearest float of USD."""
+    return pico / PICO
+
+
+def _times(law: Latency, tokens: int, *parts: object) -> tuple[float, float]:
+    ttft = chance.lognormal(law.ttft_median_s, law.ttft_sigma, "ttft", *parts)
+    return ttft, ttft + tokens / law.tokens_per_s
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Everything that a generation depends on beside the request. `seed` joins the file's seed and the launcher's."""
+
+    profiles: Profiles
+    vocabulary: Vocabulary
+    source: AnswerSource
+    seed: str
+
+    def prompt_ids(self, request: ChatRequest, provider: Provider) -> Ids:
+        return render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=provider.prompt)
+
+    def of_provider(
+        self, request: ChatRequest, provider: Provider, *, prompt_ids: Ids, attempt: int, created: int, refused: tuple[str, ...]
+    ) -> Generation:
+        """An answer through OpenRouter."""
+        key = (self.seed, request.hash, attempt)
+        limit = min(request.max_tokens or provider.max_completion_tokens, provider.max_completion_tokens)
+        ids = self.source.answer(request, seed=self.seed, attempt=attempt, limit=limit)
+        parts = take_apart(ids, request.thinking, self.vocabulary)
+        bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)))
+        ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
+        return Generation(
+            id=f"gen-{created}-{chance.alnum(20, 'id', *key)}",
+            created=created,
+            request=request,
+            attempt=attempt,
+            model=self.profiles.model.dated_slug,
+            provider=provider.name,
+            tag=provider.tag,
+            prompt_ids=prompt_ids,
+            completion_ids=ids,
+            parts=parts,
+            bent=bent,
+            bill=make_bill(prompt_ids, ids, parts, bent, provider),
+            tokens_per_delta=provider.text.tokens_per_delta,
+            refused=refused,
+            ttft_s=ttft,
+            duration_s=duration,
+        )
+
+    def of_engine(self, request: ChatRequest, engine: Engine, *, attempt: int, created: int) -> Generation:
+        """An answer of the id-returning engine: text as the ids say, nothing billed in money."""
+        key = (self.seed, request.hash, attempt, "engine")
+        prompt = render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=engine.prompt)
+        limit = request.max_tokens or max(self.profiles.model.context_length - len(prompt), 1)
+        ids = self.source.answer(request, seed=self.seed, attempt=attempt, limit=limit)
+        parts = take_apart(ids, request.thinking, self.vocabulary)
+        bent = bend_answer(parts, Text(), self.vocabulary, salt=":".join(map(str, key)))
+        ttft, duration = _times(engine.latency, len(ids), *key)
+        return Generation(
+            id=f"chatcmpl-{chance.hexadecimal(32, 'id', created, *key)}",
+            created=created,
+            request=request,
+            attempt=attempt,
+            model=request.model or engine.model,
+            provider="engine",
+            tag="engine",
+            prompt_ids=prompt,
+            completion_ids=ids,
+            parts=parts,
+            bent=bent,
+            bill=Bill(len(prompt), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
+            tokens_per_delta=1,
+            refused=(),
+            ttft_s=ttft,
+            duration_s=duration,
+        )

@@ -1,0 +1,151 @@
+"""What was really spent and what was really sampled: two append-only files that survive a restart.
+
+Belongs here: `ledger.jsonl` (the account book: every billed generation, what /generation tells) and `truth.jsonl` (the oracle: ids).
+Does not belong here: who may read truth (`server` guards the route, `score` reads the file).
+A line is written with one write to a descriptor opened for appending, before a byte of the answer leaves; a torn last line is cut off
+at start, and a generation that reached truth but not the ledger (killed in between) is charged then.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from eagle3_assets.errors import WireError
+from eagle3_assets.standin.generation import Generation
+
+LEDGER_FILE, TRUTH_FILE, TRUTH_TOKEN_FILE, KEY_FILE = "ledger.jsonl", "truth.jsonl", "truth.token", "api.key"
+_ACCOUNT_KEYS = ("generation_id", "request_hash", "attempt", "provider", "cost_pico")
+
+
+def write_secret(path: Path, prefix: str = "") -> str:
+    """Read the secret of a folder, or make it (mode 0600)."""
+    if path.exists():
+        return path.read_text().strip()
+    secret = prefix + secrets.token_hex(24)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as handle:
+        handle.write(secret + "\n")
+    return secret
+
+
+def _cut_torn_tail(path: Path) -> None:
+    """Cut a last line without newline (the process died while writing it)."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with open(path, "rb+") as handle:
+        size = at = handle.seek(0, os.SEEK_END)
+        while at:
+            start = max(0, at - (1 << 16))
+            handle.seek(start)
+            cut = handle.read(at - start).rfind(b"\n")
+            if cut >= 0:
+                at = start + cut + 1
+                break
+            at = start
+        if at != size:
+            handle.truncate(at)
+
+
+def _write_line(fd: int, value: dict[str, Any]) -> int:
+    """Append one JSON line, whole or not at all; bytes written."""
+    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    before = os.fstat(fd).st_size
+    written = 0
+    try:
+        written = os.write(fd, line)
+    finally:
+        if written != len(line):
+            os.ftruncate(fd, before)
+    if written != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return written
+
+
+class Ledger:
+    """The account book, in memory and on disk. Money in picodollars. One process owns it (the server's lock)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spent_pico = 0
+        self.generations: dict[str, dict[str, Any]] = {}
+        self.attempts: defaultdict[str, int] = defaultdict(int)
+        self._truth_at: dict[str, int] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (LEDGER_FILE, TRUTH_FILE):
+            _cut_torn_tail(folder / name)
+        self._replay()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._ledger_fd = os.open(folder / LEDGER_FILE, flags, 0o644)
+        self._truth_fd = os.open(folder / TRUTH_FILE, flags, 0o600)
+        self._mend()
+
+    def _replay(self) -> None:
+        path = self.folder / LEDGER_FILE
+        if not path.exists():
+            return
+        with open(path, "rb") as handle:
+            for number, line in enumerate(handle, 1):
+                try:
+                    self._take(orjson.loads(line))
+                except (ValueError, KeyError, TypeError):
+                    raise WireError(
+                        f"{path}: line {number} is damaged; move the folder {self.folder} away to start a new account"
+                    ) from None
+
+    def _take(self, account: dict[str, Any]) -> None:
+        self.spent_pico += account["cost_pico"]
+        self.generations[account["generation_id"]] = account
+        key = account["request_hash"]
+        self.attempts[key] = max(self.attempts[key], account["attempt"] + 1)
+
+    def _mend(self) -> None:
+        """Index truth; charge what was sampled and not yet written down (at most the last line before a kill)."""
+        path, at = self.folder / TRUTH_FILE, 0
+        with open(path, "rb") as handle:
+            for line in handle:
+                # the id stands first in the line (Generation.truth); ids hold no escapes
+                generation_id = line.split(b'"', 4)[3].decode()
+                self._truth_at[generation_id] = at
+                at += len(line)
+                if generation_id not in self.generations:
+                    truth = orjson.loads(line)
+                    self._append({key: truth[key] for key in _ACCOUNT_KEYS})
+        self._truth_end = at
+
+    def _append(self, account: dict[str, Any]) -> None:
+        _write_line(self._ledger_fd, account)
+        self._take(account)
+
+    def next_attempt(self, request_hash: str) -> int:
+        """0 for the first time that the server sees this request; counts every try, failed ones too."""
+        attempt = self.attempts[request_hash]
+        self.attempts[request_hash] = attempt + 1
+        return attempt
+
+    def settle(self, generation: Generation) -> None:
+        """Write truth and charge, before the answer leaves. Raises OSError (full disk) with nothing charged."""
+        size = _write_line(self._truth_fd, generation.truth())
+        self._truth_at[generation.id] = self._truth_end
+        self._truth_end += size
+        self._append(generation.account())
+
+    def truth_of(self, generation_id: str) -> dict[str, Any] | None:
+        at = self._truth_at.get(generation_id)
+        if at is None:
+            return None
+        with open(self.folder / TRUTH_FILE, "rb") as handle:
+            handle.seek(at)
+            return dict(json.loads(handle.readline()))
+
+    def close(self) -> None:
+        for fd in (self._ledger_fd, self._truth_fd):
+            os.fsync(fd)
+            os.close(fd)

@@ -1,0 +1,118 @@
+"""A chat request as the stand-in reads it: what counts for the answer, and a canonical hash of just that.
+
+Belongs here: validation of the request body and its canonical form. Does not belong here: routing preferences beyond carrying them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# what decides the answer; provider preferences, streaming and metadata do not
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice", "response_format",
+)  # fmt: skip
+# request field -> name in an endpoint's supported_parameters (openrouter-contract 1.7)
+_PARAMETERS = {
+    **{k: k for k in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "tools", "tool_choice")},
+    **{k: k for k in ("reasoning", "logprobs", "top_logprobs", "response_format", "logit_bias", "frequency_penalty")},
+    "max_completion_tokens": "max_tokens",
+}
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+class BadRequest(ValueError):
+    """The body is no chat request; str() is the message for the client."""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A validated request. `hash` is 32 hex digits over messages, tools, sampling and thinking."""
+
+    model: str
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...]
+    thinking: bool
+    show_reasoning: bool
+    max_tokens: int | None
+    tool_choice: str
+    stream: bool
+    provider: Mapping[str, Any]
+    parameters: frozenset[str]
+    hash: str
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(str(t.get("function", {}).get("name")) for t in self.tools)
+
+    @property
+    def calls_so_far(self) -> int:
+        """Tool calls in the history: the index of the next one (it counts over the whole conversation)."""
+        return sum(len(m.get("tool_calls") or ()) for m in self.messages if m["role"] == "assistant")
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """Raises BadRequest. Unknown fields are tolerated, as OpenRouter does."""
+    try:
+        raw = json.loads(body)
+    except ValueError:
+        raise BadRequest("Invalid JSON in request body") from None
+    if not isinstance(raw, dict):
+        raise BadRequest("Request body must be a JSON object")
+    messages = _messages(raw.get("messages"))
+    tools = _objects(raw.get("tools") or [], "tools")
+    max_tokens = raw.get("max_completion_tokens") or raw.get("max_tokens")
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
+        raise BadRequest("max_tokens: expected a positive integer")
+    choice = raw.get("tool_choice") or "auto"
+    reasoning = raw.get("reasoning") if isinstance(raw.get("reasoning"), dict) else {}
+    assert isinstance(reasoning, dict)
+    thinking = _thinking(raw, reasoning)
+    counted = {k: raw[k] for k in _SAMPLING if raw.get(k) is not None}
+    canonical = json.dumps([messages, tools, counted, thinking], sort_keys=True, separators=(",", ":"))
+    return ChatRequest(
+        model=str(raw.get("model") or ""),
+        messages=messages,
+        tools=tools,
+        thinking=thinking,
+        show_reasoning=not reasoning.get("exclude", False),
+        max_tokens=max_tokens,
+        tool_choice=choice if isinstance(choice, str) else "required",
+        stream=bool(raw.get("stream")),
+        provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
+        parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
+        hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
+    )
+
+
+def _thinking(raw: Mapping[str, Any], reasoning: Mapping[str, Any]) -> bool:
+    """OpenRouter's `reasoning` switch, or an engine's `chat_template_kwargs.thinking`. Kimi K2.5 thinks unless told not to."""
+    kwargs = raw.get("chat_template_kwargs")
+    if isinstance(kwargs, dict) and kwargs.get("thinking") is False:
+        return False
+    return reasoning.get("enabled") is not False and reasoning.get("effort") != "none"
+
+
+def _objects(value: Any, field: str) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
+        raise BadRequest(f"{field}: expected an array of objects")
+    return tuple(value)
+
+
+def _messages(value: Any) -> tuple[dict[str, Any], ...]:
+    messages = _objects(value, "messages")
+    if not messages:
+        raise BadRequest("Input required: specify messages")
+    for k, message in enumerate(messages):
+        if message.get("role") not in _ROLES:
+            raise BadRequest(f"messages[{k}].role: expected one of {', '.join(sorted(_ROLES))}")
+        content = message.get("content")
+        if not (content is None or isinstance(content, str)):
+            _objects(content, f"messages[{k}].content")
+        for call in _objects(message.get("tool_calls") or [], f"messages[{k}].tool_calls"):
+            if not isinstance(call.get("id"), str) or "arguments" not in (call.get("function") or {}):
+                raise BadRequest(f"messages[{k}].tool_calls: expected id and function.arguments in each")
+    return messages

@@ -1,0 +1,337 @@
+"""Bodies as OpenRouter and a vLLM server write them: keys, order, nulls, whitespace, SSE framing.
+
+Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from eagle3_assets.standin import chance
+from eagle3_assets.standin.generation import Generation, usd
+from eagle3_assets.standin.profiles import Profiles, Provider
+
+KEEP_ALIVE = b"\n         \n"  # recorded: LF, nine spaces, LF, repeated before the JSON
+SSE_COMMENT = b": OPENROUTER PROCESSING\n\n"
+SSE_DONE = b"data: [DONE]\n\n"
+
+
+def to_bytes(value: Any) -> bytes:
+    """Compact JSON, non-ASCII as it is (recorded)."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def sse(value: Any) -> bytes:
+    return b"data: " + to_bytes(value) + b"\n\n"
+
+
+# ------------------------------------------------------------------------------------------------ chat completions
+def usage_of(generation: Generation) -> dict[str, Any]:
+    """`usage` as recorded; cost in USD is prompt tokens x price + completion tokens x price, exactly."""
+    bill = generation.bill
+    return {
+        "prompt_tokens": bill.prompt_tokens,
+        "completion_tokens": bill.completion_tokens,
+        "total_tokens": bill.prompt_tokens + bill.completion_tokens,
+        "cost": usd(bill.total_pico),
+        "is_byok": False,
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, "audio_tokens": 0, "video_tokens": 0},
+        "cost_details": {
+            "upstream_inference_cost": usd(bill.total_pico),
+            "upstream_inference_prompt_cost": usd(bill.prompt_pico),
+            "upstream_inference_completions_cost": usd(bill.completion_pico),
+        },
+        "completion_tokens_details": {"reasoning_tokens": bill.reasoning_tokens, "image_tokens": 0, "audio_tokens": 0},
+    }
+
+
+def _details(text: str) -> list[dict[str, Any]]:
+    return [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}]
+
+
+def _message(generation: Generation) -> dict[str, Any]:
+    bent = generation.bent
+    reasoning = bent.reasoning_text if generation.request.show_reasoning else None
+    message: dict[str, Any] = {"role": "assistant", "content": bent.content_text, "refusal": None, "reasoning": reasoning}
+    if bent.calls:
+        message["tool_calls"] = [
+            {"type": "function", "index": k, "id": c.id, "function": {"name": c.name, "arguments": "".join(c.arguments)}}
+            for k, c in enumerate(bent.calls)
+        ]
+    if reasoning is not None:
+        message["reasoning_details"] = _details(reasoning)
+    return message
+
+
+def completion_body(generation: Generation) -> bytes:
+    """The JSON of a non-streamed answer (without the keep-alive whitespace in front)."""
+    finish = generation.bent.finish_reason
+    choice = {
+        "index": 0,
+        "logprobs": None,
+        "finish_reason": finish,
+        "native_finish_reason": finish,
+        "message": _message(generation),
+    }
+    return to_bytes(
+        {
+            "id": generation.id,
+            "object": "chat.completion",
+            "created": generation.created,
+            "model": generation.model,
+            "provider": generation.provider,
+            "system_fingerprint": None,
+            "choices": [choice],
+            "usage": usage_of(generation),
+        }
+    )
+
+
+def _batches(pieces: Sequence[str], size: int) -> Iterator[str]:
+    for at in range(0, len(pieces), size):
+        if text := "".join(pieces[at : at + size]):
+            yield text
+
+
+def _deltas(generation: Generation) -> Iterator[dict[str, Any]]:
+    bent, size = generation.bent, generation.tokens_per_delta
+    role = {"role": "assistant"}
+    if generation.request.show_reasoning:
+        for text in _batches(bent.reasoning, size):
+            yield {"content": "", **role, "reasoning": text, "reasoning_details": _details(text)}
+    for text in _batches(bent.content, size):
+        yield {"content": text, **role}
+    for k, call in enumerate(bent.calls):
+        opening = {"index": k, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        yield {"content": None, **role, "tool_calls": [opening]}
+        for text in _batches(call.arguments, size):
+            yield {"content": None, **role, "tool_calls": [{"index": k, "function": {"arguments": text}}]}
+
+
+def stream_chunks(generation: Generation) -> Iterator[bytes]:
+    """The SSE events of an answer, comments and `[DONE]` left out. The usage chunk repeats the finish with an empty delta, as
+    recorded (the docs say: empty choices)."""
+    head = {
+        "id": generation.id,
+        "object": "chat.completion.chunk",
+        "created": generation.created,
+        "model": generation.model,
+        "provider": generation.provider,
+    }
+
+    def chunk(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish, "native_finish_reason": finish}]}
+
+    for delta in _deltas(generation):
+        yield sse(chunk(delta, None))
+    finish = generation.bent.finish_reason
+    yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish))
+    yield sse({**chunk({"content": "", "role": "assistant"}, finish), "usage": usage_of(generation)})
+
+
+def engine_body(generation: Generation, *, with_ids: bool) -> bytes:
+    """A vLLM answer; with `return_token_ids` ids stand in `prompt_token_ids` and `choices[0].token_ids` (openrouter-contract 3.4)."""
+    bent, bill = generation.bent, generation.bill
+    message = {
+        "role": "assistant",
+        "content": bent.content_text,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": "".join(c.arguments)}} for c in bent.calls
+        ],
+        "reasoning": bent.reasoning_text,
+        "reasoning_content": bent.reasoning_text,
+    }
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": bent.finish_reason,
+        "stop_reason": None,
+        "token_ids": list(generation.completion_ids) if with_ids else None,
+    }
+    return to_bytes(
+        {
+            "id": generation.id,
+            "object": "chat.completion",
+            "created": generation.created,
+            "model": generation.model,
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": None,
+            "usage": {
+                "prompt_tokens": bill.prompt_tokens,
+                "total_tokens": bill.prompt_tokens + bill.completion_tokens,
+                "completion_tokens": bill.completion_tokens,
+                "prompt_tokens_details": None,
+            },
+            "prompt_logprobs": None,
+            "prompt_token_ids": list(generation.prompt_ids) if with_ids else None,
+            "kv_transfer_params": None,
+        }
+    )
+
+
+# ------------------------------------------------------------------------------------------------ account and catalogue
+def generation_record(account: dict[str, Any]) -> dict[str, Any]:
+    """`data` of GET /generation (openrouter-contract 1.6)."""
+    get = account.get
+    cost = usd(account["cost_pico"])
+    return {
+        "id": account["generation_id"],
+        "upstream_id": None,
+        "model": get("model"),
+        "provider_name": get("provider"),
+        "created_at": get("created"),
+        "api_type": "completions",
+        "streamed": get("streamed"),
+        "cancelled": False,
+        "finish_reason": get("finish_reason"),
+        "native_finish_reason": get("finish_reason"),
+        "tokens_prompt": get("prompt_tokens"),
+        "tokens_completion": get("completion_tokens"),
+        "native_tokens_prompt": get("prompt_tokens"),
+        "native_tokens_completion": get("completion_tokens"),
+        "native_tokens_reasoning": get("reasoning_tokens"),
+        "native_tokens_cached": 0,
+        "total_cost": cost,
+        "usage": cost,
+        "upstream_inference_cost": 0,
+        "cache_discount": None,
+        "latency": round(1000 * get("ttft_s", 0.0)),
+        "generation_time": round(1000 * (get("duration_s", 0.0) - get("ttft_s", 0.0))),
+        "moderation_latency": None,
+        "is_byok": False,
+        "provider_responses": [
+            *({"provider_name": name, "status": 429} for name in get("refused", ())),
+            {"provider_name": get("provider"), "status": 200},
+        ],
+    }
+
+
+def key_record(spent_pico: int, label: str) -> dict[str, Any]:
+    """`data` of GET /key: a key without a limit of its own."""
+    spent = usd(spent_pico)
+    return {
+        "label": label,
+        "limit": None,
+        "limit_remaining": None,
+        "limit_reset": None,
+        "usage": spent,
+        "usage_daily": spent,
+        "usage_weekly": spent,
+        "usage_monthly": spent,
+        "byok_usage": 0,
+        "include_byok_in_limit": False,
+        "is_free_tier": False,
+        "is_management_key": False,
+        "is_provisioning_key": False,
+        "rate_limit": {"requests": -1, "interval": "10s", "note": "This field is deprecated and safe to ignore."},
+    }
+
+
+def _per_token(price_per_million: Decimal) -> str:
+    """Decimal string in USD per token, as /endpoints writes it."""
+    text = f"{price_per_million / 10**6:f}"
+    return text.rstrip("0").rstrip(".") or "0" if "." in text else text
+
+
+def _architecture() -> dict[str, Any]:
+    return {
+        "tokenizer": "Other",
+        "instruct_type": None,
+        "modality": "text->text",
+        "input_modalities": ["text"],
+        "output_modalities": ["text"],
+    }
+
+
+def _pricing(provider: Provider) -> dict[str, Any]:
+    zero = dict.fromkeys(("request", "image", "input_cache_read", "input_cache_write", "internal_reasoning"), "0")
+    return {
+        "prompt": _per_token(provider.price_prompt),
+        "completion": _per_token(provider.price_completion),
+        **zero,
+        "discount": 0,
+    }
+
+
+def _endpoint(provider: Provider, profiles: Profiles) -> dict[str, Any]:
+    law = provider.latency
+    return {
+        "name": f"{provider.name} | {profiles.model.dated_slug}",
+        "provider_name": provider.name,
+        "tag": provider.tag,
+        "model_id": profiles.model.slug,
+        "model_name": profiles.model.name,
+        "context_length": profiles.model.context_length,
+        "max_completion_tokens": provider.max_completion_tokens,
+        "max_prompt_tokens": None,
+        "quantization": provider.quantization,
+        "pricing": _pricing(provider),
+        "status": provider.status,
+        "supported_parameters": list(provider.supported_parameters),
+        "supports_tool_choice": {"literal_none": True, "literal_auto": True, "literal_required": True, "type_function": True},
+        "supports_implicit_caching": False,
+        "uptime_last_5m": provider.uptime,
+        "uptime_last_30m": provider.uptime,
+        "uptime_last_1d": provider.uptime,
+        "latency_last_30m": dict.fromkeys(("p50", "p75", "p90", "p99"), law.ttft_median_s),
+        "throughput_last_30m": dict.fromkeys(("p50", "p75", "p90", "p99"), law.tokens_per_s),
+    }
+
+
+def endpoints_record(profiles: Profiles) -> dict[str, Any]:
+    """`data` of GET /models/{author}/{slug}/endpoints."""
+    return {
+        "id": profiles.model.slug,
+        "name": profiles.model.name,
+        "created": profiles.model.created,
+        "description": "Served by the embedded stand-in.",
+        "architecture": _architecture(),
+        "endpoints": [_endpoint(p, profiles) for p in profiles.provider],
+    }
+
+
+def model_record(profiles: Profiles) -> dict[str, Any]:
+    """One entry of GET /models; the headline price is the cheapest endpoint's."""
+    cheapest = min(profiles.provider, key=lambda p: p.price_completion)
+    return {
+        "id": profiles.model.slug,
+        "canonical_slug": profiles.model.dated_slug,
+        "name": profiles.model.name,
+        "created": profiles.model.created,
+        "description": "Served by the embedded stand-in.",
+        "context_length": profiles.model.context_length,
+        "architecture": _architecture(),
+        "pricing": _pricing(cheapest),
+        "top_provider": {
+            "context_length": profiles.model.context_length,
+            "max_completion_tokens": cheapest.max_completion_tokens,
+            "is_moderated": False,
+        },
+        "per_request_limits": None,
+        "supported_parameters": sorted({name for p in profiles.provider for name in p.supported_parameters}),
+        "default_parameters": {},
+    }
+
+
+# ------------------------------------------------------------------------------------------------ errors
+def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The classic error shape (openrouter-contract 2.1); `more` joins the error object (availability)."""
+    error: dict[str, Any] = {"message": message, "code": code}
+    if metadata is not None:
+        error["metadata"] = metadata
+    return {"error": {**error, **more}, "user_id": f"user_{chance.alnum(27, 'stand-in account')}"}
+
+
+def engine_error(code: int, message: str) -> dict[str, Any]:
+    """vLLM's shape."""
+    kind = {404: "NotFoundError"}.get(code, "BadRequestError")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -1,0 +1,79 @@
+"""The target's final norm, stored beside the states so that post-norm states can be made at export (and never the other way round).
+
+Belongs here: the type, its file `final_norm.safetensors`, applying it, and recognising states that have been through it already.
+Does not belong here: which trainer wants it (`layers.NUMBERINGS`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from eagle3_assets.errors import StateError
+from eagle3_assets.store import write_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+FILE_NAME = "final_norm.safetensors"
+KIND = "rms"
+POSTNORM_RMS = 2e-2  # |rms(h / w) - 1| of a normed token: 0 in exact arithmetic, a few 1e-3 after bf16 rounding
+
+
+@dataclass(frozen=True, slots=True)
+class FinalNorm:
+    """RMS norm: y = w * x / sqrt(mean(x^2) + eps). `weight` fp32 [H] (widened from the model's dtype, without loss)."""
+
+    weight: npt.NDArray[np.float32]
+    eps: float
+
+    def apply(self, states: torch.Tensor) -> torch.Tensor:
+        """Post-norm states: computed in fp32, cast back to the dtype of `states` [..., H] (as Llama, Qwen3 and DeepSeek-V3 do)."""
+        import torch
+
+        x = states.to(torch.float32)
+        normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        weight = torch.from_numpy(self.weight).to(states.device)
+        return (weight * normed.to(states.dtype)).to(states.dtype)
+
+
+def save_final_norm(path: Path, norm: FinalNorm) -> None:
+    """Atomically write the file; equal norms give equal bytes."""
+    from safetensors.numpy import save
+
+    metadata = {"kind": KIND, "eps": json.dumps(norm.eps)}
+    write_bytes(path, save({"weight": np.ascontiguousarray(norm.weight, dtype=np.float32)}, metadata=metadata))
+
+
+def load_final_norm(path: Path) -> FinalNorm:
+    """Read the file. Raises StateError naming it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as handle:
+            metadata, weight = handle.metadata() or {}, handle.get_tensor("weight")
+        if metadata.get("kind") != KIND:
+            raise StateError(
+                f"{path}: final norm of kind {metadata.get('kind')!r}, expected {KIND!r}; extract these states again"
+            )
+        return FinalNorm(weight, float(json.loads(metadata["eps"])))
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read ({error}); extract these states again") from None
+
+
+def normed_share(states: npt.NDArray[np.float32], norm: FinalNorm) -> float:
+    """Share of tokens of `states` [T, H] that look post-norm: divided by the weight, their root mean square is 1.
+
+    A pre-norm state has no reason to be there; near 1.0 over many tokens means the states went through the norm already.
+    """
+    weight = np.abs(norm.weight)
+    solid = weight > 1e-3 * weight.max()  # dividing by a dead channel only amplifies rounding
+    if not solid.any() or not len(states):
+        return 0.0
+    rms = np.sqrt(np.mean((states[:, solid] / norm.weight[solid]) ** 2, axis=-1))
+    return float(np.mean(np.abs(rms - 1.0) < POSTNORM_RMS))

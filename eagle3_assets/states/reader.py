@@ -1,0 +1,152 @@
+"""Random access to a partition's rows: memory-mapped, nothing copied, nothing parsed but headers.
+
+Belongs here: `open`, `States`, `StateRow`. Does not belong here: checksums (`verify.py`), trainers' formats (`handoff`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from eagle3_assets.errors import StateError
+from eagle3_assets.states.final_norm import FinalNorm, load_final_norm
+from eagle3_assets.states.manifest import PartitionManifest, read_partition
+from eagle3_assets.states.part import read_header
+from eagle3_assets.states.state_part import StatePart
+
+if TYPE_CHECKING:
+    import torch
+
+# numpy has no bf16: its 16 bits are kept as they are and given to torch by reinterpretation
+_NUMPY_DTYPES = {"I64": "<i8", "I32": "<i4", "U8": "u1", "BF16": "<i2", "F32": "<f4"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """One row; all arrays are views of the mapped file. `input_ids` int32 [T], `loss_mask` uint8 [T] (unshifted),
+    `raw` [T, 4, H]: fp32, or the bits of bf16 as int16."""
+
+    sample_id: str
+    turn: int
+    index: int
+    input_ids: npt.NDArray[np.int32]
+    loss_mask: npt.NDArray[np.uint8]
+    raw: npt.NDArray[Any]
+
+    @property
+    def hidden_states(self) -> torch.Tensor:
+        """[T, 4, H] bf16 or fp32 (low, mid, high, final_prenorm), no copy: the tensor shares the mapping's memory.
+
+        Writing into it changes this process's private pages, never the file.
+        """
+        import torch
+
+        tensor = torch.from_numpy(self.raw)
+        return tensor.view(torch.bfloat16) if self.raw.dtype == np.int16 else tensor
+
+
+def map_part(part: StatePart) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a part as arrays over one private mapping. Raises StateError naming the file.
+
+    Private and writable, because torch warns about read-only memory; no swap is reserved for it.
+    """
+    tensors, _, data_start = read_header(part.path)
+    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+    fd = os.open(part.path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        expected = data_start + max(t.end for t in tensors.values())
+        if size != expected or size != part.bytes:
+            raise StateError(f"{part.path}: {size} bytes, expected {part.bytes}; remove it and materialize hidden_states again")
+        mapped = mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)
+    arrays = {}
+    for name, tensor in tensors.items():
+        dtype = np.dtype(_NUMPY_DTYPES[tensor.dtype])
+        count = (tensor.end - tensor.start) // dtype.itemsize
+        arrays[name] = np.frombuffer(mapped, dtype, count, data_start + tensor.start).reshape(tensor.shape)
+    if arrays["input_ids"].shape != (part.tokens,) or arrays["hidden_states"].shape[0] != part.tokens:
+        raise StateError(
+            f"{part.path}: holds {arrays['input_ids'].shape[0]} tokens, expected {part.tokens}; materialize hidden_states again"
+        )
+    return arrays
+
+
+def rows_of(part: StatePart, arrays: dict[str, npt.NDArray[Any]]) -> Iterator[StateRow]:
+    """The part's rows in corpus order."""
+    for i in range(len(part.rows)):
+        yield _row(part, arrays, i)
+
+
+def _row(part: StatePart, arrays: dict[str, npt.NDArray[Any]], i: int) -> StateRow:
+    row = part.rows[i]
+    cut = slice(row.start, row.end)
+    return StateRow(
+        row.sample_id, row.turn, row.index, arrays["input_ids"][cut], arrays["loss_mask"][cut], arrays["hidden_states"][cut]
+    )
+
+
+class States:
+    """A committed partition. `len(states)` rows in corpus order; `states[3]`, `states["<sample id>"]`, `states["<sample id>", turn]`."""
+
+    def __init__(self, manifest: PartitionManifest) -> None:
+        self.manifest = manifest
+        self.parts = manifest.read_parts()
+        for part in self.parts:
+            size = part.path.stat().st_size if part.path.exists() else None
+            if size != part.bytes:
+                found = "no file" if size is None else f"{size} bytes"
+                raise StateError(f"{part.path}: found {found}, expected {part.bytes} bytes; materialize hidden_states again")
+        self._where = [(p, i) for p, part in enumerate(self.parts) for i in range(len(part.rows))]
+        self._numbers: dict[str, list[int]] = {}
+        for number, (sample_id, _) in enumerate(manifest.samples):
+            self._numbers.setdefault(sample_id, []).append(number)
+        self._maps: dict[int, dict[str, npt.NDArray[Any]]] = {}
+        if len(self._where) != len(manifest.samples):
+            raise StateError(f"{manifest.path}: {len(manifest.samples)} samples, but its parts hold {len(self._where)} rows")
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """E_k numbers of slots 0..2."""
+        return self.manifest.layers
+
+    @cached_property
+    def final_norm(self) -> FinalNorm:
+        """Makes post-norm states of slot 3: `states.final_norm.apply(row.hidden_states[:, 3])`."""
+        return load_final_norm(self.manifest.folder / self.manifest.final_norm["file"])
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __iter__(self) -> Iterator[StateRow]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: int | str | tuple[str, int]) -> StateRow:
+        p, i = self._where[key if isinstance(key, int) else self._number(key)]
+        if p not in self._maps:
+            self._maps[p] = map_part(self.parts[p])
+        return _row(self.parts[p], self._maps[p], i)
+
+    def _number(self, key: str | tuple[str, int]) -> int:
+        sample_id, turn = (key, None) if isinstance(key, str) else key
+        found = [n for n in self._numbers.get(sample_id, []) if turn is None or self.manifest.samples[n][1] == turn]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise KeyError(f"{self.manifest.folder}: holds no row {key!r}")
+        turns = ", ".join(str(self.manifest.samples[n][1]) for n in found)
+        raise KeyError(f"{self.manifest.folder}: row {sample_id!r} has turns {turns}; ask for (sample_id, turn)")
+
+
+def open(path: str | Path) -> States:  # noqa: A001 - `eagle3_assets.states.open` is the public name
+    """Open a partition folder, e.g. `data/demo/hidden_states/00000`. Raises StateError: not committed, damaged, unknown convention."""
+    return States(read_partition(Path(path)))
