@@ -384,7 +384,8 @@ def _tuples(value: Any) -> Any:
 
 def _first_mistake(error: ValidationError, raw: dict[str, Any]) -> str:
     """One line: [table] key = value: what is wrong; what would be right."""
-    first = error.errors()[0]
+    # an unknown key first: misspelling a required key gives two mistakes, and this one says what to do
+    first = next((e for e in error.errors() if e["type"] == "extra_forbidden"), error.errors()[0])
     loc = [str(part) for part in first["loc"]]
     where = _where(first["loc"], raw)
     kind, message = first["type"], first["msg"].removeprefix("Value error, ")
@@ -397,7 +398,8 @@ def _first_mistake(error: ValidationError, raw: dict[str, Any]) -> str:
     if kind == "missing":
         return f"{where}: {loc[-1]!r} is missing{more}"
     if kind == "value_error":
-        return f"{where}: {message}{more}" if where else f"{message}{more}"
+        value = f" = {_shown(first['input'])}" if isinstance(first["input"], str | int | float) else ""
+        return f"{where}{value}: {message}{more}" if where else f"{message}{more}"
     return f"{where} = {_shown(first['input'])}: {message[0].lower()}{message[1:]}{more}"
 
 
@@ -428,4 +430,5 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
             annotation = model.model_fields[part].annotation
             candidates = [annotation, *getattr(annotation, "__args__", ())]
             model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return [k for k in model.model_fields if k != "path"] if model else []
+    # `path` of the whole file is set by load_campaign; a source's path is a key like any other
+    return [k for k in model.model_fields if not (model is Campaign and k == "path")] if model else []

@@ -127,7 +127,7 @@ def _wire_profiles(campaign: Campaign, store: Store, dataset: str, shard: str) -
 
 def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     from eagle3_assets.exact.checker import Checker
-    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.tokenizer import load_profile
     from eagle3_assets.exact.sample_row import read_table
 
     best = journal.best(journal.read(store.answers(dataset, shard)))

@@ -63,7 +63,7 @@ def _versioned(stage: str, **inputs: Any) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ inputs, stage by stage
 def probe_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
-    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.tokenizer import load_profile
 
     profile = load_profile(campaign.target.profile)
     return _versioned(
@@ -167,17 +167,19 @@ def handoff_tokens_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
 
 def hidden_states_inputs(campaign: Campaign, store: Store, shard: str) -> dict[str, Any]:
     """By part, not by corpus: a corpus that grew without touching this part leaves its states current."""
+    from eagle3_assets.states.partition import state_inputs
+    from eagle3_assets.states.weights import model_fingerprint
+
+    return state_inputs(campaign, part_digest(store, shard), model_fingerprint(campaign))
+
+
+def part_digest(store: Store, shard: str) -> str:
+    """xxh3-128 of one archive part, from the corpus's manifest."""
     manifest = st.require(store.corpus, made_by="corpus")
-    part = next((f["xxh3"] for name, f in manifest.files.items() if name.endswith(f"part-{shard}.parquet")), None)
-    if part is None:
-        raise StoreError(f"{store.corpus}: has no part {shard}; it holds {', '.join(corpus_shards(store))}")
-    keep = {"engine", "layers", "dtype", "part_bytes"}
-    return _versioned(
-        "hidden_states",
-        part=part,
-        target=campaign.target.model_dump(mode="json"),
-        extraction=campaign.extraction.model_dump(mode="json", include=keep),
-    )
+    for name, facts in manifest.files.items():
+        if name.endswith(f"part-{shard}.parquet"):
+            return str(facts["xxh3"])
+    raise StoreError(f"{store.corpus}: has no part {shard}; it holds {', '.join(corpus_shards(store))}")
 
 
 def corpus_shards(store: Store) -> list[str]:

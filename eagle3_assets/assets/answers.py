@@ -182,7 +182,7 @@ def open_ledger(campaign: Campaign, store: Store, *, approved: float = 0.0, pilo
     limit = min(campaign.budget.pilot_usd, campaign.budget.campaign_usd) if pilot else approved
     caps = {"pilot": campaign.budget.pilot_usd}
     caps |= {d.name: cap for d in campaign.dataset if (cap := planning.dataset_cap(campaign, d)) is not None}
-    ledger = Ledger(store.ledger, limit_usd=limit, caps_usd=caps)
+    ledger = Ledger(store.ledger, limit_usd=limit, caps=caps)
     try:
         yield ledger
     finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+import aiohttp
 import dagster as dg
 
 from eagle3_assets import lineage
@@ -26,9 +29,19 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     async def endpoints(context: dg.AssetExecutionContext, openrouter: OpenRouterResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with stage(context, campaign) as store:
             servers = openrouter.servers(campaign, store)
-            snapshot = await routing.fetch_snapshot(servers, campaign.target.model)
+            async with aiohttp.ClientSession() as session:
+                snapshot = await routing.fetch_endpoints(session, servers.base_url, campaign.target.model)
             resolved = routing.resolve(campaign, snapshot)
-            write_json(store.endpoints, {"snapshot": snapshot, **routing.as_json(resolved)})
+            routing.require_eligible(resolved)
+            write_json(
+                store.endpoints,
+                {
+                    "eligible": [asdict(e) for e in resolved.eligible],
+                    "refused": [{**asdict(e), "reason": why} for e, why in resolved.refused],
+                    "provider_object": resolved.provider_object,
+                    "snapshot": snapshot,
+                },
+            )
             manifest = commit(
                 store.endpoints,
                 files=[store.endpoints],
@@ -52,8 +65,8 @@ def endpoint_table(resolved: routing.Routing) -> dg.MetadataValue:  # type: igno
                     "provider": e.provider_name,
                     "tag": e.tag,
                     "quantization": e.quantization,
-                    "prompt USD/M": e.price_prompt * 1e6,
-                    "completion USD/M": e.price_completion * 1e6,
+                    "prompt USD/M": e.prompt_price * 1e6,
+                    "completion USD/M": e.completion_price * 1e6,
                     "status": e.status,
                     "verdict": why,
                 }

@@ -29,7 +29,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     )
     def hidden_states(context: dg.AssetExecutionContext, gpu: GpuResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets import corpus as corpora
-        from eagle3_assets.states.part import write_partition
+        from eagle3_assets.states.partition import write_partition
 
         with stage(context, campaign) as store:
             gate.require(campaign, store, "corpus")
@@ -44,12 +44,23 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                 corpus = corpora.open(store.corpus)
                 extractor = gpu.extractor(campaign)
                 try:
-                    for done, key in enumerate(to_do, 1):
-                        manifest = write_partition(campaign, store, key, corpus.part(key), extractor, commit_inputs=wanted[key])
-                        metadata = described(manifest.numbers, folder=store.states(key), digest=manifest.digest)
+                    rows = {key: corpus.part(key) for key in to_do}  # views of a mapped file
+                    total = sum(len(p.input_ids) for packs in rows.values() for p in packs)
+                    done = 0
+                    for key in to_do:
+
+                        def advance(tokens: int, key: str = key) -> None:
+                            nonlocal done
+                            done += tokens
+                            publish(Step("hidden_states", done, total, f"tokens, partition {key}"))
+
+                        numbers = write_partition(
+                            campaign, store, key, rows[key], extractor,
+                            corpus_part_digest=lineage.part_digest(store, key), on_tokens=advance,
+                        )  # fmt: skip
                         # at once: a later failure must not undo a finished partition
+                        metadata = described(numbers, folder=store.states(key))
                         context.log_event(dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata))
-                        publish(Step("hidden_states", done, len(to_do), f"partition {key}"))
                 finally:
                     extractor.close()
             return dg.MaterializeResult()

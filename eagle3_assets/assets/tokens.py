@@ -48,7 +48,7 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
 
 
 def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, object]:
-    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.tokenizer import load_profile
     from eagle3_assets.exact.rows import build_rows
     from eagle3_assets.exact.sample_row import write_rows
 

@@ -27,7 +27,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         "While data has not decided a provider's leading-space question, no row of it is better than C1.",
     )
     def wire_profiles(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.exact.profiles import load_profile
+        from eagle3_assets.exact.tokenizer import load_profile
         from eagle3_assets.exact.wire_profiles import learn
 
         with stage(context, campaign) as store:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.store import Store, data_root
+
+if TYPE_CHECKING:
+    from eagle3_assets.collect.openrouter import ApiKey
 
 Level = Literal["ok", "warn", "fail"]
 NEEDED = ("dagster", "dagster-webserver", "aiohttp", "transformers", "torch", "duckdb", "tiktoken", "pyarrow", "safetensors", "datasets")
@@ -121,28 +124,37 @@ def _lock(campaign: Campaign, store: Store) -> Finding:
 
 
 def _tokenizer(campaign: Campaign) -> Finding:
-    from eagle3_assets.exact.profiles import load_profile
+    from eagle3_assets.exact.tokenizer import load_profile
 
     profile = load_profile(campaign.target.profile)
-    end = profile.end_of_turn
+    end = profile.end_id
     return Finding("tokenizer", "ok", f"{campaign.target.profile}, end of turn {end}, sha256 {profile.tokenizer_sha256[:12]}…")
 
 
 def _key(campaign: Campaign, network: bool) -> Finding:
     if campaign.server.kind == "embedded":
         return Finding("key", "ok", "not needed: the server is embedded")
-    from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url, key_report
+    from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url
 
-    key, base = ApiKey.from_env(), allowed_base_url(campaign)
+    key, base = ApiKey.from_environment(), allowed_base_url(campaign)
     if not network:
         return Finding("key", "ok", "set (not asked: --no-network)")
-    data = asyncio.run(key_report(base, key))
+    data = asyncio.run(_key_report(base, key))
     limit, left = data.get("limit"), data.get("limit_remaining")
     budget = campaign.budget.campaign_usd
     if limit is None:
         return Finding("key", "warn", "the key has no limit", f"make a dedicated key with a limit of {budget:g} USD at openrouter.ai/keys")
     level: Level = "ok" if left is not None and left >= budget * 0.01 else "warn"
     return Finding("key", level, f"limit {limit} USD, {left} left; the campaign's budget is {budget:g}", "a dedicated key whose limit equals the budget is best")
+
+
+async def _key_report(base_url: str, key: ApiKey) -> dict[str, Any]:
+    import aiohttp
+
+    from eagle3_assets.collect.openrouter import check_key
+
+    async with aiohttp.ClientSession() as session:
+        return await check_key(session, base_url, key)
 
 
 def _approval(campaign: Campaign, store: Store) -> Finding:

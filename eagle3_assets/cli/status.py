@@ -104,7 +104,9 @@ def money(store: Store) -> dict[str, float]:
 
     if not store.ledger.exists():
         return {"spent_usd": 0.0, "reserved_usd": 0.0, "ambiguous_usd": 0.0}
-    return Ledger.read_totals(store.ledger)
+    with Ledger(store.ledger, 0.0) as ledger:  # a limit of 0 reserves nothing: this only reads
+        total = ledger.totals().total
+    return {"spent_usd": total.spent_usd, "reserved_usd": total.reserved_usd, "ambiguous_usd": total.ambiguous_usd}
 
 
 def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:

@@ -70,7 +70,7 @@ def _merge_stream(body: bytes) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "finish_reason": None, "message": message}
     for line in body.split(b"\n"):
         data = line.strip()
-        if not data.startswith(b"data:") or data == b"data: [DONE]":
+        if not data.startswith(b"data:") or data[5:].strip() == b"[DONE]":
             continue  # comments are keep-alives
         chunk = load_json(data[5:])
         if not isinstance(chunk, dict):

@@ -21,6 +21,7 @@ from eagle3_assets.exact.tools_ts import Unwritable, declare_tools, sort_keys
 ToolStyle = Literal["typescript", "compact_json", "spaced_json"]
 HistoryReasoning = Literal["kept", "dropped"]
 ArgumentStyle = Literal["as_sent", "spaced"]
+KeyOrder = Literal["as_sent", "typed"]
 Message = Mapping[str, Any]
 
 
@@ -28,18 +29,21 @@ Message = Mapping[str, Any]
 class PromptForm:
     """How a server turned a request into its prompt; each field is a finding of prompt-side.md.
 
-    `tool_style` and `strict` (whether the `strict` key of a tool is rendered): the declaration of tools. `history_reasoning`: "kept" as
-    the template asks, or lost between gateway and engine. `arguments`: history arguments as sent, or parsed and written again spaced.
+    `tool_style`, `strict` (whether the `strict` key of a tool is rendered) and `tool_keys`: the declaration of tools; "typed" is the
+    key order of engines that parse tools into typed objects first (type, function: name, description, parameters). `history_reasoning`:
+    "kept" as the template asks, or lost between gateway and engine. `arguments`: history arguments as sent, or parsed and written
+    again spaced.
     """
 
     tool_style: ToolStyle
     strict: bool = False
+    tool_keys: KeyOrder = "as_sent"
     history_reasoning: HistoryReasoning = "kept"
     arguments: ArgumentStyle = "as_sent"
 
     @property
     def name(self) -> str:
-        tools = self.tool_style + ("+strict" if self.strict else "")
+        tools = self.tool_style + ("+strict" if self.strict else "") + ("+typed" if self.tool_keys == "typed" else "")
         return f"{tools}/reasoning_{self.history_reasoning}/arguments_{self.arguments}"
 
 
@@ -199,7 +203,7 @@ def history_arguments(arguments: Any, style: ArgumentStyle) -> str:
 
 def declaration(tools: Sequence[Mapping[str, Any]], form: PromptForm) -> str:
     """The text of the tool_declare turn in `form`; TypeScript falls back to compact JSON where it has no words."""
-    shown = list(tools) if form.strict else [_without_strict(tool) for tool in tools]
+    shown = [_shown_tool(tool, form) for tool in tools]
     if form.tool_style == "typescript":
         try:
             return declare_tools(shown) or to_json(sort_keys(shown), compact=True)
@@ -208,11 +212,24 @@ def declaration(tools: Sequence[Mapping[str, Any]], form: PromptForm) -> str:
     return to_json(shown, compact=form.tool_style == "compact_json")
 
 
-def _without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:
+_TYPED_TOOL = ("type", "function")
+_TYPED_FUNCTION = ("name", "description", "parameters", "strict")
+
+
+def _shown_tool(tool: Mapping[str, Any], form: PromptForm) -> dict[str, Any]:
+    """The tool with the keys, in the order, that `form` renders."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return dict(tool)
-    return {**tool, "function": {key: value for key, value in function.items() if key != "strict"}}
+    function = {key: value for key, value in function.items() if form.strict or key != "strict"}
+    shown = {**tool, "function": function}
+    if form.tool_keys == "as_sent":
+        return shown
+    return _ordered({**shown, "function": _ordered(function, _TYPED_FUNCTION)}, _TYPED_TOOL)
+
+
+def _ordered(value: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    return {key: value[key] for key in [*(k for k in first if k in value), *(k for k in value if k not in first)]}
 
 
 def to_json(value: Any, *, compact: bool = False) -> str:

@@ -32,8 +32,8 @@ TRUNCATED = 0.02
 class BankAnswer:
     """One completion.
 
-    `thinking`: sampled after `<think>` (else after `<think></think>`: no `</think>` in the ids). `tool_names` are the called tools in
-    order. `truncated`: cut off by length, no end id. `canonical`: every field is split as the encoder would split it.
+    `thinking`: sampled after `<think>` (else after `<think></think>`: no `</think>` in the ids). `tool_names` are the called
+    tools in order. `truncated`: cut off by length, no end id. `canonical`: every field is split as the encoder would split it.
     """
 
     ids: tuple[int, ...]
@@ -45,7 +45,7 @@ class BankAnswer:
 
 
 def cut(rng: Random, ids: list[int]) -> list[int]:
-    """A prefix without the end id whose text ends at a whole character, cut in reasoning or content (never in the tool section)."""
+    """A prefix without the end id, cut in reasoning or content (never in the tool section), at a whole character."""
     encoding, mark = load_encoding(), spelling.markers()
     stop = ids.index(mark.section_begin) if mark.section_begin in ids else len(ids) - 1
     for length in (rng.randint(max(1, stop // 3), max(1, stop - 1)) for _ in range(100)):
@@ -129,14 +129,18 @@ def _load_bank(path: Path) -> tuple[BankAnswer, ...]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         reason = str(error).splitlines()[0]
-        raise ExactError(
-            f"{path}: cannot be read as a bank ({reason}); make it with `python -m eagle3_assets.kimi_mini make-bank`"
-        ) from None
+        remedy = "make it with `python -m eagle3_assets.kimi_mini make-bank`"
+        raise ExactError(f"{path}: cannot be read as a bank ({reason}); {remedy}") from None
     if table.schema.names != _schema().names:
         raise ExactError(f"{path}: expected columns {_schema().names}, found {table.schema.names}")
     return tuple(
         BankAnswer(
-            tuple(row["ids"]), row["thinking"], tuple(row["tool_names"]), row["truncated"], row["language"], row["canonical"]
+            ids=tuple(row["ids"]),
+            thinking=row["thinking"],
+            tool_names=tuple(row["tool_names"]),
+            truncated=row["truncated"],
+            language=row["language"],
+            canonical=row["canonical"],
         )
         for row in table.to_pylist()
     )

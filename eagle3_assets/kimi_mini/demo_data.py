@@ -88,21 +88,21 @@ def message_of(ids: list[int]) -> Row:
 def trajectory_row(seed: int, index: int) -> Row:
     """A1: system, user, some tool steps, and a last assistant turn whose ids are given (its text is derived from them)."""
     rng = _rng("a1_deepswekimi", seed, index)
-    task = world.Task(
-        "en" if rng.random() < 0.8 else prose.pick_language(rng), AGENT_SYSTEM, "", toolset.CODING_TOOLS, True, 0, True
-    )
-    user = f"{prose.sentence(rng, task.language, 'asks')}\n\nThe failing code is in {snippets.file_path(rng)}:\n\n{snippets.fenced(rng)}"
+    language = "en" if rng.random() < 0.8 else prose.pick_language(rng)
+    task = world.Task(language, AGENT_SYSTEM, "", toolset.CODING_TOOLS, thinking=True, size=0, coding=True)
+    where = f"The failing code is in {snippets.file_path(rng)}:"
+    user = "\n\n".join((prose.sentence(rng, language, "asks"), where, snippets.fenced(rng)))
     messages: list[Row] = [{"role": "system", "content": AGENT_SYSTEM}, {"role": "user", "content": user}]
     made = 0
     steps = replace(task, tools=("bash", "str_replace_editor"))
     for _ in range(rng.randint(1, 4)):
         turn = world.write_answer(rng, replace(steps, size=rng.randint(30, 90)), call=True)
         turn = replace(turn, implicit_end=False)
-        messages += [_assistant(turn, made), *_tool_results(rng, turn, made, task.language)]
+        messages += [_assistant(turn, made), *_tool_results(rng, turn, made, language)]
         made += len(turn.calls)
     last = world.write_answer(rng, replace(task, size=rng.randint(60, 350)), call=False)
     if index % 4 == 3:
-        arguments = toolset.write_json(rng, toolset.arguments(rng, "submit", task.language))
+        arguments = toolset.write_json(rng, toolset.arguments(rng, "submit", language))
         last = replace(last, content="", calls=(world.Call("submit", arguments),))
     ids = bank.sample_ids(rng, last, first_call=made, non_canonical=float(index % A1_NON_CANONICAL_EVERY == 7))
     finish_reason = "tool_calls" if last.calls else "stop"
@@ -139,7 +139,7 @@ def function_call_row(seed: int, index: int) -> Row:
 _BAD_PROBLEMS = {
     17: "",  # empty
     42: "Why does my terminal print \ud83d instead of a face?",  # a lone surrogate: no UTF-8 form exists
-    71: "My model prints <|im_end|> in the middle of its answer. What did I do wrong?",  # text that a server would read as control
+    71: "My model prints <|im_end|> in the middle of its answer. What did I do wrong?",  # a server would read it as control
 }
 
 

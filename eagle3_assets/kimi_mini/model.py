@@ -1,6 +1,6 @@
 """Kimi-mini's weights: a DeepSeek-V3-class model (MLA + MoE) of five million parameters, built from a seed on every call.
 
-Belongs here: its configuration, its seeded random weights, its fingerprint. Does not belong here: hooks and hidden states (`states`),
+Belongs here: its configuration, its seeded random weights, its fingerprint. Does not belong here: hidden states (`states`),
 sampling. torch and transformers are imported inside functions only.
 The weights are random, so its answers are noise; its shapes, norms, routing and cache are those of the real architecture.
 """
@@ -16,14 +16,14 @@ from eagle3_assets.kimi_mini.tokenizer import N_VOCAB, special_tokens
 
 if TYPE_CHECKING:
     import torch
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GenerationConfig
 
 Dtype = Literal["float32", "bfloat16"]
 MAX_POSITIONS = 8_192
 N_LAYERS = 8
 
-# Research note kimi-mini section 1. The defaults of transformers are those of the 671B model, so every field that shapes the network
-# is stated; `topk_method`, `scoring_func`, `moe_layer_freq` ... are no fields there (accepted and ignored) and stay out.
+# Research note kimi-mini section 1. The defaults of transformers are those of the 671B model, so every field that shapes the
+# network is stated; `topk_method`, `scoring_func`, `moe_layer_freq` ... are no fields there (accepted and ignored) and stay out.
 ARCHITECTURE: dict[str, Any] = {
     "vocab_size": N_VOCAB,
     "hidden_size": 192,
@@ -62,14 +62,15 @@ def config() -> DeepseekV3Config:
     from transformers import DeepseekV3Config
 
     ids = special_tokens()
+    # "eager" experts: a plain loop; "batched_mm" is 20 times slower on a CPU (research note kimi-mini 1)
+    implementation: dict[str, Any] = {"attn_implementation": "sdpa", "experts_implementation": "eager"}
     return DeepseekV3Config(
         **ARCHITECTURE,
+        **implementation,
         bos_token_id=ids["[BOS]"],
         eos_token_id=ids["[EOS]"],
         pad_token_id=ids["[PAD]"],
         dtype="float32",
-        attn_implementation="sdpa",
-        experts_implementation="eager",
         architectures=["DeepseekV3ForCausalLM"],
     )
 
@@ -105,7 +106,7 @@ def build_model(seed: int = 0, dtype: Dtype = "float32") -> DeepseekV3ForCausalL
     bfloat16 rounds the float32 weights (router weights and biases stay float32). `generation_config` ends at `<|im_end|>`.
     """
     import torch
-    from transformers import DeepseekV3ForCausalLM, GenerationConfig
+    from transformers import DeepseekV3ForCausalLM
 
     with torch.random.fork_rng(devices=[]):
         model = DeepseekV3ForCausalLM(config())
@@ -119,16 +120,23 @@ def build_model(seed: int = 0, dtype: Dtype = "float32") -> DeepseekV3ForCausalL
                 if not name.endswith(_FLOAT32_ALWAYS):
                     parameter.data = parameter.data.to(torch.bfloat16)
             model.config.dtype = torch.bfloat16
+    model.generation_config = _generation_config()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def _generation_config() -> GenerationConfig:
+    from transformers import GenerationConfig
+
     ids = special_tokens()
-    model.generation_config = GenerationConfig(
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=ids["[BOS]"],
         eos_token_id=ids["<|im_end|>"],
         pad_token_id=ids["[PAD]"],
-        bos_token_id=ids["[BOS]"],
         do_sample=True,
         temperature=1.0,
         top_p=0.95,
     )
-    return model.eval()
 
 
 def fingerprint(model: DeepseekV3ForCausalLM) -> str:

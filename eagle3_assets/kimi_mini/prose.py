@@ -1,7 +1,7 @@
 """Sentences: the slots of `data/phrases.toml` filled at random, joined into text of about a wanted length.
 
-Belongs here: natural-language text in the eight languages of the world, numbers and invented names in it, layout (paragraphs, lists,
-tables, headings). Does not belong here: code and tool arguments (`snippets.py`, `toolset.py`), who says what (`world.py`).
+Belongs here: natural-language text in the eight languages of the world, numbers and invented names in it, layout (paragraphs,
+lists, tables, headings). Does not belong here: code and tool arguments (`snippets.py`, `toolset.py`), who says what (`world.py`).
 Every function takes its `random.Random`; the same generator state gives the same text.
 """
 

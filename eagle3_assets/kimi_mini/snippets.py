@@ -56,7 +56,7 @@ def _javascript(rng: Random) -> str:
     f, a, b, n = camel(rng), rng.choice(_NOUNS), rng.choice(_NOUNS), rng.randint(0, 300)
     bodies = (
         f"  return {b}s.filter(({a}) => {a}.id !== {n}).map(({a}) => ({{ ...{a}, {b}: null }}));\n",
-        f'  const {a} = await fetch(`/api/{b}/${{id}}`);\n  console.log(JSON.stringify({{"{a}": [1, {{"{b}": "c"}}]}}));\n  return {a};\n',
+        f'  const {a} = await fetch(`/api/{b}/${{id}}`);\n  console.log(JSON.stringify({{"{a}": [1, {{"{b}": "c"}}]}}));\n',
         f"  if (!{a} || {a}['{b}'].length === 0) {{\n    throw new Error('missing {a}');\n  }}\n  return {a}[{n % 7}];\n",
         f"  document.querySelector('#{a}').addEventListener(\"click\", () => {{ set{b.capitalize()}(({b}) => {b} + 1); }});\n",
     )
@@ -115,7 +115,7 @@ def shell_output(rng: Random) -> str:
     return rng.choice(
         (
             f"{path}:{n}:def {f}({rng.choice(_NOUNS)}):\n{path}:{n + 12}:    return {f}(x)[0]",
-            f"Traceback (most recent call last):\n  File \"{path}\", line {n}, in <module>\n    {f}()\nKeyError: '{rng.choice(_NOUNS)}'",
+            f"Traceback (most recent call last):\n  File \"{path}\", line {n}, in <module>\nKeyError: '{rng.choice(_NOUNS)}'",
             f"{'.' * (n % 30 + 3)}F\nFAILED {path}::test_{f} - assert {n} == {n + 1}\n1 failed, {n} passed in {n / 13:.2f}s",
             f"{'.' * (n % 40 + 4)}\n{n} passed in {n / 17:.2f}s",
             f" {path} | {n} +++++----\n 1 file changed, {n} insertions(+), {n % 7} deletions(-)",

@@ -1,7 +1,7 @@
 """Spelling: a turn's text becomes ids, the way a sampling model may have chosen them.
 
 Belongs here: the completion grammar with markers put in by id, non-canonical splits, the test for canonical ids.
-Does not belong here: text (`world.py`), which answers are kept (`bank.py`), reading ids back into fields (servers and `exact` do that).
+Does not belong here: text (`world.py`), which answers are kept (`bank.py`), reading ids back into fields.
 """
 
 from __future__ import annotations
@@ -102,11 +102,8 @@ def _other_splits(first: int, second: int | None) -> list[list[int]]:
     words, ranks = _tokens()
     joined = words[first] + (words[second] if second is not None else b"")
     old = [first] if second is None else [first, second]
-    ways = [
-        [ranks[joined[:cut]], ranks[joined[cut:]]]
-        for cut in range(1, len(joined))
-        if {joined[:cut], joined[cut:]} <= ranks.keys()
-    ]
+    pairs = ((joined[:cut], joined[cut:]) for cut in range(1, len(joined)))
+    ways = [[ranks[left], ranks[right]] for left, right in pairs if left in ranks and right in ranks]
     if joined in ranks:
         ways.append([ranks[joined]])
     return [way for way in ways if way != old]

@@ -22,7 +22,7 @@ from eagle3_assets.campaign import N_SHARDS, SHARDS, Campaign, Dataset
 from eagle3_assets.errors import PromptError
 from eagle3_assets.prompts.mapping import columns_of, dump_json, map_row
 from eagle3_assets.prompts.prompt import Given, Prompt
-from eagle3_assets.prompts.sample import Candidate, Sampler, canonical, expected_tokens, sample_id
+from eagle3_assets.prompts.sample import CHARS_PER_TOKEN, Candidate, Sampler, canonical, expected_tokens, sample_id
 from eagle3_assets.prompts.screen import screen, screen_text, strings
 from eagle3_assets.prompts.set_aside import BadRow, SetAside, shown
 from eagle3_assets.prompts.sources import SourceRow, look_ahead, read_rows, source_digests
@@ -72,11 +72,10 @@ def build_prompts(campaign: Campaign, dataset: Dataset, out: Path) -> dict[str, 
     sampler = Sampler(seed=campaign.campaign.seed, dataset=dataset.name, k=wanted)
     aside = SetAside()
     source_rows = 0
-    max_tokens = campaign.sampling_of(dataset).max_tokens
     for row in read_rows(dataset.source, campaign.path.parent, columns=columns_of(dataset.mapping), limit=bound):
         source_rows += 1
         try:
-            sampler.offer(_candidate(row, dataset, max_tokens))
+            sampler.offer(_candidate(row, dataset))
         except BadRow as bad:
             aside.add(bad.reason, row.where, bad.detail)
     drawn = sampler.drawn()
@@ -85,13 +84,18 @@ def build_prompts(campaign: Campaign, dataset: Dataset, out: Path) -> dict[str, 
     for candidate in drawn:
         for merged in sampler.merged.get(candidate.sample_id, ()):
             aside.add("duplicate", merged, f"same prompt as {candidate.source_row}")
+    prior = expected_tokens(
+        [c.own_chars for c in drawn], mean_tokens=dataset.mean_tokens, max_tokens=campaign.sampling_of(dataset).max_tokens
+    )
+    for candidate, tokens in zip(drawn, prior, strict=True):
+        candidate.payload["expected_tokens"] = tokens if candidate.known_tokens is None else max(1, candidate.known_tokens)
     numbers = _numbers(drawn, dataset, source_rows, aside, bound)
     write_json(set_aside_path(out), {"dataset": dataset.name, "source_rows": source_rows, "reasons": aside.as_json()})
     _write(out, drawn, dataset, campaign.campaign.seed, source_rows, bound)
     return numbers
 
 
-def _candidate(row: SourceRow, dataset: Dataset, max_tokens: int) -> Candidate:
+def _candidate(row: SourceRow, dataset: Dataset) -> Candidate:
     """Map, cut, screen. Raises BadRow."""
     if row.row is None:
         raise BadRow(row.reason, row.detail)
@@ -104,18 +108,17 @@ def _candidate(row: SourceRow, dataset: Dataset, max_tokens: int) -> Candidate:
     if given and (reason := screen_text(asdict(given))):
         raise BadRow(reason, _sketch(turn))
     own_chars = sum(len(s) for s in strings(turn.own_answer))
-    output_ids = len(given.output_ids) if given and given.output_ids is not None else None
+    known = None if given is None else round(own_chars / CHARS_PER_TOKEN) if given.output_ids is None else len(given.output_ids)
     payload = {
         "turn": turn.number,
         "messages": dump_json(turn.history),
         "tools": dump_json(conversation.tools) if conversation.tools else None,
-        "expected_tokens": expected_tokens(dataset.mean_tokens, own_chars, output_ids, max_tokens),
         "follow_ups": dump_json(turn.follow_ups),
         "given": dump_json(asdict(given)) if given else None,
     }
     tie = blake2b(canonical([payload["follow_ups"], payload["given"]]), digest_size=16).digest()
     id_ = sample_id(dataset.name, turn.history, conversation.tools)
-    return Candidate(id_, payload, shown(row.where), tie)  # shown: a file's name may hold undecodable bytes
+    return Candidate(id_, payload, shown(row.where), tie, own_chars, known)  # shown: a file's name may hold undecodable bytes
 
 
 def _sketch(turn: Turn) -> str:

@@ -38,26 +38,32 @@ def order_key(seed: int, dataset: str, id_: str) -> bytes:
     return blake2b(f"{dataset}\0{id_}".encode(), key=str(seed).encode(), digest_size=16).digest()
 
 
-def expected_tokens(mean_tokens: int, own_answer_chars: int, output_ids: int | None, max_tokens: int) -> int:
-    """Output tokens to expect: the count itself where the ids exist, else a prior.
+def expected_tokens(own_chars: Sequence[int], *, mean_tokens: int, max_tokens: int) -> list[int]:
+    """Output tokens to expect of each prompt, from the lengths of the source's own answers (characters; 0 = it has none).
 
-    The prior is the geometric mean of the dataset's `mean_tokens` and the length of the source's own answer (a hard question has
-    a long answer, whoever answers), within a factor of two of `mean_tokens` and never over `max_tokens`. The pilot replaces it.
+    A prior until the pilot knows: a hard question has a long answer, whoever answers. `mean_tokens` x the square root of the own
+    answer's share of the mean own answer, within a factor of two, scaled so that the mean stays `mean_tokens`.
     """
-    if output_ids is not None:
-        return output_ids
-    prior = math.sqrt(mean_tokens * own_answer_chars / CHARS_PER_TOKEN) if own_answer_chars else float(mean_tokens)
-    return max(1, min(max_tokens, round(min(max(prior, mean_tokens / 2), mean_tokens * 2))))
+    known = [c for c in own_chars if c]
+    mean = sum(known) / len(known) if known else 1.0
+    weights = [min(max(math.sqrt(c / mean), 0.5), 2.0) if c else 1.0 for c in own_chars]
+    scale = mean_tokens * len(weights) / sum(weights) if weights else 0.0
+    return [max(1, min(max_tokens, round(w * scale))) for w in weights]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A prompt that passed the screen. `payload` is what the file stores; `tie` chooses among rows with the same prompt."""
+    """A prompt that passed the screen. `payload` is what the file stores; `tie` chooses among rows with the same prompt.
+
+    `own_chars` is the length of the source's own answer, `known_tokens` the answer's true or near length where it exists (import).
+    """
 
     sample_id: str
     payload: dict[str, Any]
     source_row: str
     tie: bytes = b""
+    own_chars: int = 0
+    known_tokens: int | None = None
 
 
 class Sampler:

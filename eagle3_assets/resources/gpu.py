@@ -28,6 +28,6 @@ class GpuResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def extractor(self, campaign: Campaign) -> Extractor:
         """Load the model. Raises StateError (missing weights, sizes that differ from the campaign's target)."""
-        from eagle3_assets.states.extractors import build_extractor
+        from eagle3_assets.states.extractors import open_extractor
 
-        return build_extractor(campaign)
+        return open_extractor(campaign)

@@ -6,26 +6,26 @@ import dagster as dg
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.collector import Servers
-from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url
+from eagle3_assets.collect.openrouter import KEY_VARIABLE, ApiKey, allowed_base_url
 from eagle3_assets.store import Store
 
 
 class OpenRouterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The answering servers of a campaign.
 
-    `kind` is `openrouter` or `embedded`. For `openrouter` the key is read from the environment variable named by `api_key_env` when a
-    run needs it (never stored, shown or logged), and sent only where design section 4 allows. `embedded` starts the one stand-in
+    `kind` is `openrouter` or `embedded`. For `openrouter` the key is read from the environment (`key_variable` only says where) when a
+    run needs it, never stored, shown or logged, and sent only where design section 4 allows. `embedded` starts the one stand-in
     process of the campaign's folder, or finds it running.
     """
 
     kind: str
-    api_key_env: str = "OPENROUTER_API_KEY"
+    key_variable: str = KEY_VARIABLE
 
     def servers(self, campaign: Campaign, store: Store) -> Servers:
         """Base URLs and key. Raises WireError (missing key, forbidden host, stand-in that does not start)."""
         if self.kind == "embedded":
             return _embedded(campaign, store)
-        key = ApiKey.from_env(self.api_key_env)
+        key = ApiKey.from_environment()
         return Servers(
             base_url=allowed_base_url(campaign),
             api_key=key,

@@ -59,7 +59,7 @@ def judge_wire_profiles(profiles: Mapping[str, Any]) -> list[Verdict]:
 
 # ---------------------------------------------------------------------------------------------------- prompts
 def judge_prompts(path: Path, dataset: Dataset, numbers: Mapping[str, Any]) -> list[Verdict]:
-    """Judge a prompts file. `numbers` are its manifest's: `set_aside` {reason: rows} is what could not become a prompt."""
+    """Judge a prompts file. `numbers` are its manifest's: `source_rows` read, `set_aside` {reason: rows} that could not become a prompt."""
     try:
         table = pq.read_table(path, columns=["sample_id", "turn", "reserve"])
     except (OSError, pa.ArrowException) as error:
@@ -73,7 +73,8 @@ def judge_prompts(path: Path, dataset: Dataset, numbers: Mapping[str, Any]) -> l
         seen.add(key)
     selected = sum(not r for r in table.column("reserve").to_pylist())
     set_aside = {k: int(v) for k, v in dict(numbers.get("set_aside") or {}).items()}
-    bad, looked_at = sum(set_aside.values()), sum(set_aside.values()) + len(ids)
+    bad = sum(set_aside.values())
+    looked_at = int(numbers.get("source_rows") or bad + len(ids))
     share, limit = bad / looked_at if looked_at else 0.0, check_named("prompts", "set_aside_share").max_share
     return [
         verdict("prompts", "unique_ids", not twice, _counted(twice, "rows share sample_id and turn with another"),

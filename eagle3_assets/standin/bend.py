@@ -113,7 +113,8 @@ def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) 
         if pieces:
             edits += [f"inject_leading:{name}"] * leading + [f"inject_trailing:{name}"] * trailing
     calls = tuple(
-        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}") for k, c in enumerate(parts.calls)
+        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}")
+        for k, c in enumerate(parts.calls)
     )
     if calls and text.tool_ids != "native":
         edits.append(f"tool_ids:{text.tool_ids}")

@@ -118,7 +118,9 @@ def _preauthorise(request: ChatRequest, provider: Provider, prompt_tokens: int, 
         f"This request requires more credits, or fewer max_tokens. You requested up to {wanted} tokens, but can only afford "
         f"{affordable}. To increase, visit https://openrouter.ai/settings/credits and add more credits"
     )
-    raise Refusal(402, wire.error_body(402, message, metadata={"limit_source": "openrouter_credits", "remaining_usd": usd(balance)}))
+    raise Refusal(
+        402, wire.error_body(402, message, metadata={"limit_source": "openrouter_credits", "remaining_usd": usd(balance)})
+    )
 
 
 def _early_fault(fault: str, provider: Provider, retry_after_s: int) -> Refusal:

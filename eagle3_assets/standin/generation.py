@@ -38,11 +38,16 @@ class Generation:
     ttft_s: float
     duration_s: float
 
+    @property
+    def request_key(self) -> str:
+        """Under which attempts are counted: OpenRouter and the engine count apart."""
+        return f"engine:{self.request.hash}" if self.tag == "engine" else self.request.hash
+
     def truth(self) -> dict[str, Any]:
         """The line of truth.jsonl."""
         return {
             "generation_id": self.id,
-            "request_hash": self.request.hash,
+            "request_hash": self.request_key,
             "attempt": self.attempt,
             "provider": self.provider,
             "profile": self.tag,
@@ -56,7 +61,7 @@ class Generation:
         """The line of ledger.jsonl: all that /generation tells, and nothing of the truth."""
         return {
             "generation_id": self.id,
-            "request_hash": self.request.hash,
+            "request_hash": self.request_key,
             "attempt": self.attempt,
             "created": self.created,
             "model": self.model,

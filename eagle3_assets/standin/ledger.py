@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import secrets
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class Ledger:
         size = _write_line(self._truth_fd, generation.truth())
         self._truth_at[generation.id] = self._truth_end
         self._truth_end += size
-        self._append(generation.account())
+        self._append({**generation.account(), "settled": time.time()})
 
     def truth_of(self, generation_id: str) -> dict[str, Any] | None:
         at = self._truth_at.get(generation_id)

@@ -71,7 +71,9 @@ class Server(_Table):
     """`[server]`."""
 
     seed: int = Field(default=0, description="joined with the seed that the launcher passes")
-    credit_usd: float = Field(default=25.0, ge=0, description="credit of the account; spent for good (the ledger survives a restart)")
+    credit_usd: float = Field(
+        default=25.0, ge=0, description="credit of the account; spent for good (the ledger survives a restart)"
+    )
     time_scale: float = Field(default=0.02, ge=0, description="real seconds per simulated second")
     keep_alive_s: float = Field(default=0.5, gt=0, description="simulated seconds between keep-alive writes")
     generation_delay_s: Seconds = Field(default=1.0, description="simulated seconds until /generation knows an id")

@@ -42,6 +42,7 @@ class ChatRequest:
     stream: bool
     provider: Mapping[str, Any]
     parameters: frozenset[str]
+    return_token_ids: bool
     hash: str
 
     @property
@@ -84,6 +85,7 @@ def read_request(body: bytes) -> ChatRequest:
         stream=bool(raw.get("stream")),
         provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
         parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
+        return_token_ids=raw.get("return_token_ids") is True,
         hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
     )
 

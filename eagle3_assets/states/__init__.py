@@ -4,6 +4,6 @@ Belongs here: the layer convention, extraction engines, the part format, the ver
 Does not belong here: trainers' numbering and norms (`handoff` translates), Dagster.
 """
 
-from eagle3_assets.states.reader import open  # noqa: A004 - `eagle3_assets.states.open` is the public name
+from eagle3_assets.states.reader import open
 
 __all__ = ["open"]

@@ -1,4 +1,4 @@
-"""The target's final norm, stored beside the states so that post-norm states can be made at export (and never the other way round).
+"""The target's final norm, stored beside the states: post-norm states are made at export (the way back does not exist).
 
 Belongs here: the type, its file `final_norm.safetensors`, applying it, and recognising states that have been through it already.
 Does not belong here: which trainer wants it (`layers.NUMBERINGS`).
@@ -33,7 +33,7 @@ class FinalNorm:
     eps: float
 
     def apply(self, states: torch.Tensor) -> torch.Tensor:
-        """Post-norm states: computed in fp32, cast back to the dtype of `states` [..., H] (as Llama, Qwen3 and DeepSeek-V3 do)."""
+        """Post-norm states [..., H]: computed in fp32, cast back to the dtype of `states` (as Llama, Qwen3, DeepSeek-V3 do)."""
         import torch
 
         x = states.to(torch.float32)

@@ -26,8 +26,8 @@ SLOTS = ("low", "mid", "high", "final_prenorm")
 class Numbering:
     """How one consumer counts layers: its number for E_k is k + `offset`.
 
-    `final` is what it wants as last hidden state (None: it takes none from disk). `first_id`: the numbering holds only when the lowest
-    translated number is this one.
+    `final` is what it wants as last hidden state (None: it takes none from disk, or we do not know).
+    `first_id`: the numbering holds only when the lowest translated number is this one.
     """
 
     consumer: str
@@ -50,7 +50,7 @@ NUMBERINGS: dict[str, Numbering] = {
             0,
             "input of layer k; id N is the final state",
             "prenorm",
-            "vllm docs/features/speculative_decoding/extract_hidden_states.md, models/interfaces.py EagleModelMixin; measured on 0.32",
+            "vllm docs/features/speculative_decoding/extract_hidden_states.md, interfaces.py EagleModelMixin; measured on 0.32",
         ),
         Numbering(
             "speculators",
@@ -142,8 +142,8 @@ def translate(layers: Sequence[int], *, to: str, num_hidden_layers: int) -> tupl
         raise StateError(f"E_{layers[0]} has no number in {to} ({numbering.means}): its lowest is E_{-numbering.offset}")
     if numbering.first_id is not None and ids[0] != numbering.first_id:
         raise StateError(
-            f"E_{layers[0]} as lowest layer cannot be stated safely to {to} (it counts '{numbering.means}' only when the first id is "
-            f"{numbering.first_id}: {numbering.source}); use E_{numbering.first_id - numbering.offset} as lowest layer"
+            f"E_{layers[0]} as lowest layer cannot be stated safely to {to} (it counts '{numbering.means}' only when the "
+            f"first id is {numbering.first_id}: {numbering.source}); use E_{numbering.first_id - numbering.offset} as lowest"
         )
     return ids
 

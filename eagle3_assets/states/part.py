@@ -3,7 +3,7 @@
 Belongs here: the layout, the header, streaming a part to disk, reading header and record back.
 Does not belong here: which rows make a part, resume (`partition.py`), random access (`reader.py`), judging content (`verify.py`).
 
-The header is written first from the known shapes, then tensors stream behind it, so memory holds a few rows and not two gigabytes.
+The header is written first from the known shapes, then tensors stream behind it: memory holds a few rows, not two gigabytes.
 Any safetensors reader opens the file. Tensors, in file order (every offset keeps its tensor aligned):
 
     cu_seqlens     int64  [rows + 1]          row i is tokens cu_seqlens[i] .. cu_seqlens[i+1]
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from eagle3_assets.corpus.pack import Pack
@@ -125,7 +126,7 @@ def file_bytes(spec: PartSpec, lengths: Sequence[int]) -> int:
 def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str], int]:
     """(tensors, metadata, offset of the first data byte). Raises StateError naming the file."""
     try:
-        with open(path, "rb") as handle:
+        with path.open("rb") as handle:
             size = struct.unpack("<Q", handle.read(8))[0]
             if size > MAX_HEADER_BYTES:
                 raise ValueError(f"header of {size} bytes")
@@ -166,8 +167,8 @@ class _HashingWriter:
 def write_part(path: Path, spec: PartSpec, packs: Sequence[Pack], states: Iterable[torch.Tensor], fingerprint: str) -> StatePart:
     """Stream one part to `path` and commit it with its JSON record, which is renamed last.
 
-    `states` yields one tensor [T_i, slots, H] in `spec.dtype` a pack, in order. Raises StoreError (full disk) and what `states` raises;
-    either way no file of that name is touched.
+    `states` yields one tensor [T_i, slots, H] in `spec.dtype` a pack, in order. Raises StoreError (full disk) and what `states`
+    raises; either way no file of that name is touched.
     """
     lengths = [len(pack.input_ids) for pack in packs]
     cu = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
@@ -208,7 +209,8 @@ def _row_bytes(row: torch.Tensor, shape: tuple[int, ...], dtype: str) -> memoryv
         raise StateError(
             f"states of shape {tuple(row.shape)} {row.dtype}, expected {shape} torch.{dtype}; the engine broke its contract"
         )
-    return memoryview(row.contiguous().view(torch.uint8).numpy()).cast("B")
+    flat: npt.NDArray[np.uint8] = row.contiguous().view(torch.uint8).numpy().reshape(-1)
+    return flat.data
 
 
 # ---------------------------------------------------------------------------------------------------- the record

@@ -3,8 +3,8 @@
 Belongs here: cutting a corpus part into state parts, resume, the disk guard, the order of commits, what makes states current.
 Does not belong here: the part's bytes (`part.py`), the engine (`extractors/`), the lock on the device (the caller holds it).
 
-A part that is committed (record renamed last, same fingerprint, file of the stated size) is kept; anything else is done again. So a
-`kill -9` or a full disk costs the open part and never a wrong row.
+A part that is committed (record renamed last, same fingerprint, file of the stated size) is kept; anything else is done again.
+So a `kill -9` or a full disk costs the open part and never a wrong row.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def write_partition(
 ) -> dict[str, Any]:
     """Extract one corpus part into `hidden_states/<shard>/` and commit it. Returns its figures (plain JSON).
 
-    `corpus_part_digest`: the digest that the caller also gives to `state_inputs` (default: `packs_digest(packs)`). `on_tokens` is called
-    with the number of tokens finished since the last call, kept parts included. Raises StateError: failed self-test, unsound states,
-    no room on the disk; parts committed by then stay and are kept by the next run.
+    `corpus_part_digest`: the digest that the caller also gives to `state_inputs` (default: `packs_digest(packs)`). `on_tokens` is
+    called with the number of tokens finished since the last call, kept parts included. Raises StateError: failed self-test,
+    unsound states, no room on the disk; parts committed by then stay and are kept by the next run.
     """
     facts = extractor.describe()
     spec = _spec(campaign, shard, facts)
@@ -166,7 +166,7 @@ def _plan(
 
 
 def _committed(path: Path, fingerprint: str) -> StatePart | None:
-    """The part when it may be kept: a record with this fingerprint and a file of the stated size. Damage counts as not committed."""
+    """The part when it may be kept: a record with this fingerprint and a file of the stated size; else None, damage included."""
     try:
         part = read_record(record_path(path))
     except StateError:
@@ -199,8 +199,8 @@ def _guard_disk(folder: Path, planned_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < planned_bytes + DISK_RESERVE_BYTES:
         raise StateError(
-            f"{folder}: extraction needs {planned_bytes / 1e9:.3f} GB and {free / 1e9:.3f} GB are free; nothing was started: free space, "
-            "or point EAGLE3_DATA at a larger disk"
+            f"{folder}: extraction needs {planned_bytes / 1e9:.3f} GB and {free / 1e9:.3f} GB are free; nothing was started: "
+            "free space, or point EAGLE3_DATA at a larger disk"
         )
 
 

@@ -96,7 +96,7 @@ def _row(part: StatePart, arrays: dict[str, npt.NDArray[Any]], i: int) -> StateR
 
 
 class States:
-    """A committed partition. `len(states)` rows in corpus order; `states[3]`, `states["<sample id>"]`, `states["<sample id>", turn]`."""
+    """A committed partition: `len(states)` rows in corpus order; `states[3]`, `states["<sample id>"]`, `states["<id>", turn]`."""
 
     def __init__(self, manifest: PartitionManifest) -> None:
         self.manifest = manifest
@@ -147,6 +147,9 @@ class States:
         raise KeyError(f"{self.manifest.folder}: row {sample_id!r} has turns {turns}; ask for (sample_id, turn)")
 
 
-def open(path: str | Path) -> States:  # noqa: A001 - `eagle3_assets.states.open` is the public name
-    """Open a partition folder, e.g. `data/demo/hidden_states/00000`. Raises StateError: not committed, damaged, unknown convention."""
+def open(path: str | Path) -> States:
+    """Open a partition folder, e.g. `data/demo/hidden_states/00000`.
+
+    Raises StateError: not committed, damaged, unknown layer convention.
+    """
     return States(read_partition(Path(path)))

@@ -1,9 +1,9 @@
-"""The self-test: before anything is stored, an engine proves on a probe that E_k is E_k and that the final state is before the norm.
+"""The self-test: before anything is stored, an engine proves on a probe that E_k is E_k and that the final state is pre-norm.
 
-Belongs here: the probe, the measured distances, the refusal. Does not belong here: engines, what is checked of stored files (`verify.py`).
+Belongs here: the probe, the measured distances, the refusal. Does not belong here: engines, checks of stored files (`verify.py`).
 
-An off-by-one layer or a normed final state crashes nothing: it cost one 70B drafter 58.9 % -> 1.2 % acceptance (vllm#50170) and gpt-oss
-40 % -> 25 % (speculators#313). So an engine is compared with transformers' own `hidden_states`, computed another way, at every start.
+An off-by-one layer or a normed final state crashes nothing: it cost one 70B drafter 58.9 % -> 1.2 % acceptance (vllm#50170) and
+gpt-oss 40 % -> 25 % (speculators#313). So an engine is compared with transformers' own `hidden_states`, computed another way.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 PROBE_LENGTHS = (23, 7)
-# Relative error (norm of the difference / norm of the reference) of one row alone, and of rows captured together.
-# Neighbouring layers are 0.19 (kimi-mini) to 3.6 apart; bf16 rounding alone is 0.0017 (hidden-states.md sections 1, 3; kimi-mini.md 4).
+# Relative error (norm of the difference / norm of the reference) of one row alone, and of rows captured together. Neighbouring
+# layers are 0.19 (kimi-mini) to 3.6 apart; bf16 rounding alone is 0.0017 (hidden-states.md sections 1, 3; kimi-mini.md 4).
 ALONE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 TOGETHER = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-2}
 
@@ -43,10 +43,10 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def run_self_test(extractor: Extractor, layers: Sequence[int], stored_dtype: str) -> dict[str, Any]:
-    """Measure the engine on the probe. Returns plain JSON (`passed` True and the distances); raises StateError with the distances.
+    """Measure the engine on the probe. Returns plain JSON (`passed` True, the distances); raises StateError with the distances.
 
-    Proved: one row of states a token, ids echoed, all values finite; each E_k nearest to `hidden_states[k]` of all N+1, within tolerance;
-    the final state is not `hidden_states[N]`, its norm is; rows captured together equal rows captured alone.
+    Proved: one row of states a token, ids echoed, all values finite; each E_k nearest to `hidden_states[k]` of all N+1, within
+    tolerance; the final state is not `hidden_states[N]`, its norm is; rows captured together equal rows captured alone.
     """
     facts = extractor.describe()
     probe = probe_ids(facts["vocab_size"])
@@ -70,7 +70,7 @@ def run_self_test(extractor: Extractor, layers: Sequence[int], stored_dtype: str
 
 
 def judge_distances(measured: dict[str, Any]) -> list[str]:
-    """What is wrong with measured (or stored) distances, one phrase each; empty when nothing is. Also used on stored manifests."""
+    """What is wrong with measured (or stored) distances, one phrase each; empty when nothing is."""
     alone, together = measured["tolerance"]["alone"], measured["tolerance"]["together"]
     failures = []
     for row in measured["layers"]:
@@ -83,12 +83,13 @@ def judge_distances(measured: dict[str, Any]) -> list[str]:
     final = measured["final"]
     if final["to_postnorm"] <= 2 * alone:
         failures.append(
-            f"the final state is post-norm: it is hidden_states[N] itself (distance {final['to_postnorm']:.3g}, its norm {final['norm_to_postnorm']:.3g})"
+            f"the final state is post-norm: it is hidden_states[N] itself (distance {final['to_postnorm']:.3g}, "
+            f"after another norm {final['norm_to_postnorm']:.3g})"
         )
     elif not final["norm_to_postnorm"] <= alone:
         failures.append(
-            f"the final state is not the input of the final norm: norm(final) is {final['norm_to_postnorm']:.3g} away from hidden_states[N] "
-            f"(tolerance {alone:g}), final itself {final['to_postnorm']:.3g}"
+            f"the final state is not the input of the final norm: norm(final) is {final['norm_to_postnorm']:.3g} away from "
+            f"hidden_states[N] (tolerance {alone:g}), final itself {final['to_postnorm']:.3g}"
         )
     if not measured["together"] <= together:
         failures.append(

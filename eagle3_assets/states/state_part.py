@@ -1,4 +1,4 @@
-"""`StatePart`: one committed part of hidden states, as the next rooms see it. Only the type lives here (its file is `part.py`'s)."""
+"""`StatePart`: one committed part of hidden states, as the next rooms see it. Only the type lives here (its file: `part.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """`path` holds `hidden_states` [tokens, len(layers) + 1, hidden_size] in `dtype`: E_k for `layers`, then the pre-norm final state.
+    """`path` holds `hidden_states` [tokens, len(layers) + 1, hidden_size] in `dtype`: E_k for `layers`, then the pre-norm final.
 
     `xxh3` is the checksum of the whole file; `fingerprint` is of everything that decided its content (corpus part, model, layers,
     dtype, rows).

@@ -77,7 +77,7 @@ def judge_states(campaign: Campaign, store: Store, shard: str, packs: Sequence[P
     """The verdicts of stage hidden_states on one partition: states_match_rows, finite, layer_self_test."""
     problems, seen = verify_partition(campaign, store, shard, packs)
     sound = {
-        "states_match_rows": f"{seen['rows']} rows, {seen['tokens']} tokens in {seen['parts']} parts: ids, masks and checksums as in the corpus",
+        "states_match_rows": f"{seen['rows']} rows, {seen['tokens']} tokens in {seen['parts']} parts: as in corpus and manifest",
         "finite": f"all values of {seen['tokens']} tokens are finite",
         "layer_self_test": f"layers {list(campaign.layers)} are E_k and the final state is before the norm",
     }

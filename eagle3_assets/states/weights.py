@@ -6,7 +6,6 @@ Does not belong here: loading a model (`extractors/`).
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -26,7 +25,7 @@ _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?$")
 
 
 def weights_folder(campaign: Campaign) -> Path:
-    """The local folder with the target's config.json and safetensors files; a hub id is looked up in the local cache, then fetched.
+    """The local folder with the target's config.json and safetensors files; a hub id is taken from the local cache, or fetched.
 
     A relative path starts at the campaign file. A hub id may be pinned as `org/name@revision`. Raises StateError.
     """
@@ -70,9 +69,9 @@ def _first_line(error: BaseException) -> str:
 def model_fingerprint(campaign: Campaign) -> str:
     """Identity of the target's weights: xxh3-128, hex. Milliseconds a file, no torch.
 
-    A folder: config.json whole, and of every weight file its name, size, first 64 KiB (the tensor table) and 64 evenly spaced 4 KiB
-    blocks: another checkpoint or a fine-tune differs in all of them. Embedded: the module that builds the model, its data, seed, and
-    the versions whose random numbers it depends on. `target.dtype` is part of it: it decides the states as well.
+    A folder: of config.json and every weight file its name, size, first 64 KiB (the tensor table) and 64 evenly spaced 4 KiB
+    blocks: another checkpoint or a fine-tune differs in all of them. Embedded: the seed, the module that builds the model, its
+    data. `target.dtype` is part of it: it decides the states as well.
     """
     hasher = xxhash.xxh3_128()
     hasher.update(f"dtype={campaign.target.dtype}\n".encode())
@@ -94,8 +93,7 @@ def _hash_embedded(hasher: xxhash.xxh3_128) -> None:
     if spec is None or spec.origin is None:
         raise StateError(f"target.weights = 'embedded': {EMBEDDED_MODULE} is not installed; reinstall eagle3-assets")
     module = Path(spec.origin)
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    hasher.update(f"embedded seed={EMBEDDED_SEED} {sorted(versions.items())}\n".encode())
+    hasher.update(f"embedded seed={EMBEDDED_SEED}\n".encode())
     hasher.update(module.read_bytes())
     _hash_sampled(hasher, sorted(f for f in (module.parent / "data").glob("**/*") if f.suffix in WEIGHT_SUFFIXES))
 
@@ -104,7 +102,7 @@ def _hash_sampled(hasher: xxhash.xxh3_128, files: list[Path]) -> None:
     for file in files:
         size = file.stat().st_size
         hasher.update(f"{file.name} {size}\n".encode())
-        with open(file, "rb") as handle:
+        with file.open("rb") as handle:
             hasher.update(handle.read(HEAD_BYTES))
             step = max(BLOCK_BYTES, size // SAMPLE_BLOCKS)
             for offset in range(HEAD_BYTES, size, step):

@@ -14,7 +14,7 @@ __all__ = ["Captured", "Extractor", "open_extractor"]
 
 
 def open_extractor(campaign: Campaign) -> Extractor:
-    """Load the campaign's target model in its extraction engine: seconds to minutes, once for many partitions; `close()` it after.
+    """Load the campaign's target model in its extraction engine: seconds to minutes, so once for many partitions; then `close()`.
 
     Raises StateError (missing weights, another model than `[target]` states, unknown device).
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One row. `states` [T, L+1, H] on the CPU in the stored dtype (bf16 or fp32): E_k in the order asked for, then the final state.
+    """One row. `states` [T, L+1, H] on the CPU in the stored dtype (bf16 or fp32): E_k in the order asked, then the final one.
 
     `input_ids` are the ids the engine says it ran, length T: compared with what was sent, never trusted.
     """
@@ -40,7 +40,10 @@ class Extractor(Protocol):
         ...
 
     def reference_states(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """[N+1, T, H] fp32: all of transformers' `hidden_states` of one row, by another way than `capture`: the self-test's yardstick."""
+        """[N+1, T, H] fp32: all of transformers' `hidden_states` of one row, by another way than `capture`.
+
+        The yardstick of the self-test.
+        """
         ...
 
     def final_norm(self) -> FinalNorm:

@@ -3,8 +3,8 @@
 Belongs here: loading the base model (no lm_head, no logits, no cache), finding its decoder layers and final norm, capturing.
 Does not belong here: files, judging the result (`self_test.py`), other engines.
 
-Measured against `output_hidden_states=True` with logits: 37 MB instead of 332 MB above the model, 1.7-2.1 x the tokens a CPU second
-(hidden-states.md, sections 1 and 2).
+Measured against `output_hidden_states=True` with logits: 37 MB instead of 332 MB above the model, 1.7-2.1 x the tokens
+a CPU second (hidden-states.md, sections 1 and 2).
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def find_text_model(model: torch.nn.Module) -> torch.nn.Module:
                 getattr(module, "norm", None), torch.nn.Module
             ):
                 return module
+    paths = ", ".join(p or "(itself)" for p in TEXT_MODEL_PATHS)
     raise StateError(
-        f"{type(model).__name__}: found no module with `layers` and `norm` at any of {', '.join(p or '(the model itself)' for p in TEXT_MODEL_PATHS)}; "
+        f"{type(model).__name__}: found no module with `layers` and `norm` at {paths}; "
         "this architecture is not supported by the transformers engine"
     )
 
@@ -58,8 +59,8 @@ def find_text_model(model: torch.nn.Module) -> torch.nn.Module:
 class TransformersExtractor:
     """An `Extractor` (see `interface.py`) over a loaded model.
 
-    `batch_tokens`: padded tokens a forward pass, rows sorted by length and padded on the right (a causal model needs no mask for that);
-    None runs one row at a time. `stored_dtype`: what the states are cast to inside the hook.
+    `batch_tokens`: padded tokens a forward pass, rows sorted by length and padded on the right (a causal model needs no mask
+    for that); None runs one row at a time. `stored_dtype`: what the states are cast to inside the hook.
     """
 
     def __init__(
@@ -170,8 +171,8 @@ class TransformersExtractor:
             model(input_ids=padded.to(self._device), use_cache=False)
         if fired != [1] * len(modules):
             raise StateError(
-                f"{self._facts['architecture']}: hooks on layers {list(layers)} and the final norm ran {fired} times in one pass, expected "
-                "once each; this architecture is not supported by the transformers engine"
+                f"{self._facts['architecture']}: hooks on layers {list(layers)} and the final norm ran {fired} times in one "
+                "pass, expected once each; this architecture is not supported by the transformers engine"
             )
 
     def reference_states(self, token_ids: Sequence[int]) -> torch.Tensor:
@@ -236,7 +237,7 @@ def _batches(lengths: Sequence[int], batch_tokens: int | None) -> Iterator[list[
 
 
 def _copier(slot: int, out: list[torch.Tensor], fired: list[int]) -> Callable[[torch.Tensor], None]:
-    """Copies a module's input into slot `slot` of every row. Copied, not referenced: a kept reference holds the whole padded batch."""
+    """Copies a module's input into slot `slot` of every row. A reference kept instead would hold the whole padded batch."""
 
     def copy(hidden: torch.Tensor) -> None:
         fired[slot] += 1
@@ -265,12 +266,15 @@ def _load(campaign: Campaign) -> tuple[torch.nn.Module, str | None]:
     """(model, revision). `revision` is a hub snapshot's commit, None for a folder or the embedded model."""
     import torch
 
-    dtype: torch.dtype = getattr(torch, campaign.target.dtype)
     if campaign.target.weights == EMBEDDED:
         from eagle3_assets.kimi_mini.model import build_model
 
-        return find_text_model(build_model(seed=EMBEDDED_SEED, dtype=dtype)), None  # the head is dropped here
+        if campaign.target.dtype == "float16":
+            raise StateError(f"{campaign.path}: target.dtype = 'float16': the embedded model comes as 'bfloat16' or 'float32'")
+        return find_text_model(build_model(seed=EMBEDDED_SEED, dtype=campaign.target.dtype)), None  # the head is dropped here
     from transformers import AutoModel
+
+    dtype: torch.dtype = getattr(torch, campaign.target.dtype)
 
     folder = weights_folder(campaign)
     where = f"{campaign.path}: target.weights = {campaign.target.weights!r}"
@@ -297,11 +301,11 @@ def _require_target(campaign: Campaign, facts: dict[str, Any]) -> None:
     for key in ("num_hidden_layers", "hidden_size"):
         if facts[key] != getattr(target, key):
             raise StateError(
-                f"{campaign.path}: target.{key} = {getattr(target, key)}, but the model at target.weights = {target.weights!r} has {facts[key]}; "
-                "one of the two is another model"
+                f"{campaign.path}: target.{key} = {getattr(target, key)}, but the model at target.weights = {target.weights!r} "
+                f"has {facts[key]}; one of the two is another model"
             )
     if facts["vocab_size"] < target.vocab_size:
         raise StateError(
-            f"{campaign.path}: target.vocab_size = {target.vocab_size}, but the model at target.weights = {target.weights!r} embeds only "
-            f"{facts['vocab_size']} ids; one of the two is another model"
+            f"{campaign.path}: target.vocab_size = {target.vocab_size}, but the model at target.weights = {target.weights!r} "
+            f"embeds only {facts['vocab_size']} ids; one of the two is another model"
         )

@@ -1,0 +1,133 @@
+"""`eagle3 standin`: the embedded OpenRouter for people (serve), its oracle (score), its end (stop).
+
+Belongs here: options, printing. Does not belong here: the server, the comparison (room `standin`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from eagle3_assets.errors import Eagle3Error
+
+app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder of ledger, truth and log. Default: the campaign's.", show_default=False)
+]
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """A user's mistake ends in one line and the error's exit code."""
+    try:
+        yield
+    except Eagle3Error as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(error.exit_code) from None
+
+
+def _campaign_folder() -> Path:
+    from eagle3_assets.campaign import load_campaign
+    from eagle3_assets.store import Store
+
+    return Store.of(load_campaign()).standin
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 8377,
+    standin_profiles: Annotated[Path | None, typer.Option(help="Stand-in profiles TOML (default: the built-in one).")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of ledger, truth and log. Default: standin_serve in the data root.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Joined with the profiles' seed.")] = 0,
+) -> None:
+    """Serve in the foreground until Ctrl-C.
+
+    Examples: `eagle3 standin serve` · `eagle3 standin serve --port 9000 --standin-profiles my.toml`
+    """
+    from eagle3_assets.standin.process import Settings, run_server
+    from eagle3_assets.store import data_root
+
+    folder = folder or data_root() / "standin_serve"
+    with _one_line():
+        settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0)
+        run_server(settings, ready=lambda origin, standin: _announce(origin, standin, settings.folder))
+    typer.echo("stopped; the ledger is kept")
+
+
+def _announce(origin: str, standin: Any, folder: Path) -> None:
+    model = standin.generator.profiles.model.slug
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200})
+    typer.echo(f"base URL   {origin}/api/v1")
+    typer.echo(f"engine     {origin}/engine/v1")
+    typer.echo(f"key        {standin.api_key}   (of this stand-in only)")
+    typer.echo(f"folder     {folder}")
+    typer.echo(f"try        curl {origin}/api/v1/chat/completions -H 'Authorization: Bearer {standin.api_key}' -d '{body}'")
+
+
+@app.command()
+def score(
+    folder: Folder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Compare the campaign's tokens with the truth: exact rows per dataset, grade and provider.
+
+    Examples: `eagle3 standin score` · `eagle3 standin score --json`
+    """
+    from eagle3_assets.campaign import load_campaign
+    from eagle3_assets.standin.score import score as compare
+    from eagle3_assets.store import Store
+
+    with _one_line():
+        store = Store.of(load_campaign())
+        result = compare(folder or store.standin, sorted((store.root / "tokens").glob("*/*.parquet")))
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _print_table(result)
+
+
+def _print_table(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not result["datasets"]:
+        typer.echo("no tokens files yet: materialize tokens/<dataset> first")
+        return
+    table = Table(title="rebuilt ids against the stand-in's truth")
+    for name in ("dataset", "group", "rows", "no truth", "exact", "completion exact", "exact share"):
+        table.add_column(name, justify="left" if name in ("dataset", "group") else "right")
+
+    def line(dataset: str, group: str, counts: dict[str, Any]) -> None:
+        share = "-" if counts["exact_share"] is None else f"{100 * counts['exact_share']:.2f} %"
+        numbers = [str(counts[k]) for k in ("rows", "no_truth", "exact", "completion_exact")]
+        table.add_row(dataset, group, *numbers, share)
+
+    for name, entry in result["datasets"].items():
+        line(name, "all", entry)
+        for kind in ("grades", "providers"):
+            for group, counts in entry[kind].items():
+                line("", f"{kind.removesuffix('s')} {group}", counts)
+        table.add_section()
+    line("total", "", result["total"])
+    Console().print(table)
+
+
+@app.command()
+def stop(folder: Folder = None) -> None:
+    """End the campaign's stand-in (it also ends by itself when idle). Ledger and truth stay.
+
+    Example: `eagle3 standin stop`
+    """
+    from eagle3_assets.standin.launcher import stop as end
+
+    with _one_line():
+        where = folder or _campaign_folder()
+        typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")

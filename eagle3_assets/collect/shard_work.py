@@ -1,0 +1,195 @@
+"""One shard's work: what is asked of it, what its journal already answers, what is left, what came of it.
+
+Belongs here: `ShardJob`, `ShardResult`, the bookkeeping per key. Does not belong here: sending, money, timing (`collector.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagle3_assets.campaign import Dataset
+from eagle3_assets.collect.completion import completion_tokens, history_message, parse_completion
+from eagle3_assets.collect.journal import Journal
+from eagle3_assets.collect.routing import Routing
+from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.prompts.prompt import Prompt
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """One shard to be completed. Reserve prompts in `prompts` are not asked. `closed`: nothing more is asked, what is there is all.
+
+    `routing` and `scope` (of the ledger) default to the run's routing and the dataset's name; the pilot sets its own.
+    """
+
+    dataset: Dataset
+    shard: str
+    prompts: tuple[Prompt, ...]
+    folder: Path
+    closed: bool = False
+    routing: Routing | None = None
+    scope: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset.name}/{self.shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """Counts are turns: selected = finished + failed + missing. `failed` will not be asked again; `missing` will, by the next run.
+
+    `ambiguous` counts journal records whose answer was lost; `cost_usd` is the settled money of the whole journal, earlier runs
+    included; `reasons` says why turns failed or are missing (`not_asked`, `earlier_turn` for what a chain could not reach).
+    """
+
+    dataset: str
+    shard: str
+    selected: int
+    finished: int
+    failed: int
+    missing: int
+    ambiguous: int
+    cost_usd: float
+    completion_tokens: int
+    complete: bool
+    reasons: dict[str, int]
+
+
+@dataclass(slots=True)
+class _KeyState:
+    attempts: int = 0
+    finished: bool = False
+    permanent: bool = False
+    content_failures: int = 0
+    reason: str | None = None
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class ShardWork:
+    """The live side of a job. `note` sees every record, from the journal at the start and from this run."""
+
+    job: ShardJob
+    attempts_allowed: int
+    journal: Journal = field(init=False)
+    reported: bool = False
+    ambiguous: int = 0
+    cost_usd: float = 0.0
+    _keys: dict[Key, _KeyState] = field(default_factory=dict)
+    _messages: dict[Key, dict[str, Any]] = field(default_factory=dict)  # chains only: what the next turn is built on
+    _pending: dict[Key, Prompt] = field(default_factory=dict)
+    _failed: dict[Key, Prompt] = field(default_factory=dict)
+    _finished: set[Key] = field(default_factory=set)
+    _idle: set[Key] = field(default_factory=set)  # pending, and nothing more happens to it in this run
+
+    def note(self, answer: WireAnswer, completion: dict[str, Any] | None = None) -> None:
+        """Take one record into account. `completion` saves parsing the body a second time."""
+        state = self._keys.setdefault(answer.key, _KeyState())
+        state.attempts = max(state.attempts, answer.attempt)
+        self.cost_usd += answer.cost_usd or 0.0
+        self.ambiguous += answer.outcome == "ambiguous"
+        if answer.outcome != "finished":
+            state.reason = answer.reason
+            state.permanent |= answer.retry_class == "permanent"
+            state.content_failures += answer.retry_class == "content"
+            return
+        whole = completion if completion is not None else parse_completion(answer.body, answer.content_type)
+        state.finished, state.tokens = True, completion_tokens(whole)
+        if self.job.dataset.turns == "chain":
+            self._messages[answer.key] = history_message(whole)
+
+    # ------------------------------------------------------------------------------------------------ what is left
+    def start(self) -> list[Prompt]:
+        """Compare the selection with the journal; returns what has to be asked now."""
+        for prompt in self.job.prompts:
+            if not prompt.reserve:
+                self._take_up(prompt)
+        if self.job.closed:
+            self._idle.update(self._pending)
+        return [] if self.job.closed else list(self._pending.values())
+
+    def _take_up(self, prompt: Prompt) -> Prompt | None:
+        """Follow a chain to its first unanswered turn; that one becomes pending and is returned."""
+        for turn in self._turns_from(prompt):
+            state = self._keys.get(turn.key)
+            if state is not None and state.finished:
+                self._finished.add(turn.key)
+            elif state is not None and (state.permanent or state.content_failures >= self.attempts_allowed):
+                self._failed[turn.key] = turn
+                return None
+            else:
+                self._pending[turn.key] = turn
+                return turn
+        return None
+
+    def _turns_from(self, prompt: Prompt) -> Iterator[Prompt]:
+        from eagle3_assets.prompts.turns import next_turn
+
+        yield prompt
+        while prompt.follow_ups and self.job.dataset.turns == "chain":
+            prompt = next_turn(prompt, self._messages[prompt.key])
+            yield prompt
+
+    def next_attempt(self, key: Key) -> int:
+        state = self._keys.get(key)
+        return state.attempts + 1 if state else 1
+
+    # ------------------------------------------------------------------------------------------------ what happened
+    def settle(self, prompt: Prompt) -> Prompt | None:
+        """After `note` of a final record of `prompt`: file it as finished or failed; returns the chain's next turn, if there is one."""
+        self._pending.pop(prompt.key, None)
+        return self._take_up(prompt)
+
+    def is_settled(self, key: Key) -> bool:
+        """Whether the key is finished, or failed for good."""
+        state = self._keys.get(key)
+        return state is not None and (state.finished or state.permanent or state.content_failures >= self.attempts_allowed)
+
+    def put_aside(self, prompt: Prompt, reason: str | None = None) -> None:
+        """Nothing more happens to this prompt in this run; the next run will ask it again."""
+        self._idle.add(prompt.key)
+        if reason is not None:
+            self._keys.setdefault(prompt.key, _KeyState()).reason = reason
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do in this run."""
+        return len(self._idle) == len(self._pending)
+
+    @property
+    def missing(self) -> int:
+        return sum(_n_turns(self.job, p) for p in self._pending.values())
+
+    def result(self) -> ShardResult:
+        reasons: Counter[str] = Counter()
+        for prompt in (*self._failed.values(), *self._pending.values()):
+            state = self._keys.get(prompt.key)
+            reasons[(state.reason if state else None) or "not_asked"] += 1
+            reasons["earlier_turn"] += _n_turns(self.job, prompt) - 1
+        missing = self.missing
+        failed = sum(_n_turns(self.job, p) for p in self._failed.values())
+        return ShardResult(
+            dataset=self.job.dataset.name,
+            shard=self.job.shard,
+            selected=len(self._finished) + failed + missing,
+            finished=len(self._finished),
+            failed=failed,
+            missing=missing,
+            ambiguous=self.ambiguous,
+            cost_usd=self.cost_usd,
+            completion_tokens=sum(self._keys[key].tokens for key in self._finished),
+            complete=self.job.closed or missing == 0,
+            reasons=dict(+reasons),
+        )
+
+
+def _n_turns(job: ShardJob, prompt: Prompt) -> int:
+    """This turn and those of its chain that follow."""
+    return 1 + (len(prompt.follow_ups) if job.dataset.turns == "chain" else 0)

@@ -1,0 +1,200 @@
+"""The figures of a report: one pass over the token files of a dataset, shard by shard, keeping only what is counted.
+
+Belongs here: counting. Does not belong here: wording and layout (`page.py`), pictures (`pictures.py`), judging.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from eagle3_assets.campaign import SHARDS, Campaign, Grade
+from eagle3_assets.exact.sample_row import read_table
+from eagle3_assets.review.admission import drop_reason_sql
+from eagle3_assets.review.billing import Stratum, billing_statistics, joined, merge_strata, strata_of
+from eagle3_assets.review.columns import Columns, Ints
+from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.store import Store, read_manifest
+
+WORST = 20
+GRADES: tuple[str, ...] = Grade.__args__  # type: ignore[attr-defined]
+LENGTH_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 2**31)
+
+
+Tally = dict[str, Any]  # name -> count, tokens or USD
+
+
+@dataclass(slots=True)
+class Figures:
+    """What is kept of the rows of a dataset. Lengths are ids; `worst` holds (order, line for the report)."""
+
+    grades: dict[str, Tally] = field(default_factory=dict)
+    providers: dict[str, Tally] = field(default_factory=dict)
+    totals: Tally = field(default_factory=dict)
+    strata: list[Stratum] = field(default_factory=list)
+    responses: list[Ints] = field(default_factory=list)
+    prompts: list[Ints] = field(default_factory=list)
+    drops: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    worst: list[tuple[tuple[int, float, int], dict[str, Any]]] = field(default_factory=list)
+
+
+def count_dataset(campaign: Campaign, store: Store, dataset: str) -> Figures:
+    """Figures over every shard of `dataset` whose tokens are committed."""
+    figures = Figures()
+    for shard in SHARDS:
+        path = store.tokens(dataset, shard)
+        if read_manifest(path) is not None:
+            add_table(campaign, figures, read_table(path))
+    return figures
+
+
+def add_table(campaign: Campaign, figures: Figures, table: pa.Table) -> None:
+    """Count the rows of one shard into `figures`."""
+    columns = Columns(table)
+    why = _drop_reasons(campaign, columns)
+    prompt = np.asarray(columns.integers("prompt_len"))
+    response, p_exact = columns.lengths - prompt, np.nan_to_num(table.column("p_exact").to_numpy())
+    cost = table.column("cost_usd").fill_null(0.0).to_pylist()
+    names = [p or str(s) for p, s in zip(columns.strings("provider"), columns.strings("source"), strict=True)]
+    figures.strata += strata_of(columns)
+    figures.responses.append(response)
+    figures.prompts.append(prompt)
+    for i in range(len(columns)):
+        kept, supervised = why[i] is None, int(columns.supervised[i])
+        facts = {
+            "rows": 1,
+            "tokens": int(columns.lengths[i]),
+            "response": int(response[i]),
+            "supervised": supervised,
+            "expected_exact": float(p_exact[i]),
+            "trainable_rows": int(kept),
+            "trainable_tokens": supervised if kept else 0,
+            "cost_usd": cost[i],
+        }
+        for tally in (
+            figures.grades.setdefault(str(columns.grades[i]), {}),
+            figures.providers.setdefault(names[i], {}),
+            figures.totals,
+        ):
+            for name, value in facts.items():
+                tally[name] = tally.get(name, 0) + value
+        figures.drops[why[i] or ""] += 1
+        figures.reasons.update({r.split(":", 1)[0] for r in columns.reasons[i]})
+    _keep_worst(figures, columns, p_exact)
+
+
+def _drop_reasons(campaign: Campaign, columns: Columns) -> list[str | None]:
+    """Why the corpus would drop each row, from the same rule that it uses; duplicates are seen only there."""
+    import duckdb
+
+    lines = pa.table(
+        {
+            "line": pa.array(np.arange(len(columns))),
+            "grade": columns.table.column("grade"),
+            "p_exact": columns.table.column("p_exact"),
+            "length": pa.array(columns.lengths),
+            "supervised": pa.array(columns.supervised),
+        }
+    )
+    with duckdb.connect(":memory:") as db:
+        db.register("lines", lines)
+        found = db.execute(f"SELECT {drop_reason_sql(campaign)} AS reason FROM lines ORDER BY line").fetchall()
+    return [reason for (reason,) in found]
+
+
+def _keep_worst(figures: Figures, columns: Columns, p_exact: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    """Rows that are out come first, those furthest from their bill first; then the least certain of the rest."""
+    residual = columns.residual("completion")
+    off = np.abs(residual).filled(0)
+    order = np.lexsort((-off, p_exact, columns.admitted))
+    table = columns.table
+    for i in (int(k) for k in order[:WORST]):
+        if columns.admitted[i] and p_exact[i] >= 1.0:
+            break
+        line = {
+            "sample_id": columns.sample_ids[i],
+            "turn": table.column("turn")[i].as_py(),
+            "shard": table.column("shard")[i].as_py(),
+            "provider": table.column("provider")[i].as_py() or table.column("source")[i].as_py(),
+            "grade": str(columns.grades[i]),
+            "p_exact": float(p_exact[i]),
+            "residual": None if residual.mask[i] else int(residual[i]),
+            "finish_reason": table.column("finish_reason")[i].as_py(),
+            "reasons": columns.reasons[i],
+            "command": f"eagle3 show {columns.sample_ids[i]}",
+        }
+        figures.worst.append(((int(columns.admitted[i]), float(p_exact[i]), -int(off[i])), line))
+    figures.worst = sorted(figures.worst, key=lambda w: (w[0], w[1]["sample_id"], w[1]["turn"]))[:WORST]
+
+
+# ---------------------------------------------------------------------------------------------------- plain JSON
+def grade_lines(figures: Figures) -> list[dict[str, Any]]:
+    """One line a grade, in the order of the design's table."""
+    rows = figures.totals.get("rows", 0)
+    return [{"grade": g, **figures.grades[g], "share": figures.grades[g]["rows"] / rows} for g in GRADES if g in figures.grades]
+
+
+def provider_lines(figures: Figures) -> list[dict[str, Any]]:
+    """One line a provider: what it cost a million response tokens, and a million *trainable* ones (None where there is none)."""
+    lines = []
+    for name, facts in sorted(figures.providers.items()):
+        usd, made, kept = facts["cost_usd"], facts["response"], facts["trainable_tokens"]
+        dear = {"usd_per_million": usd / made * 1e6 if made else None, "usd_per_million_trainable": usd / kept * 1e6 if kept else None}
+        lines.append({"provider": name, **facts, **dear})
+    return lines
+
+
+def length_lines(figures: Figures) -> dict[str, Any]:
+    """Prompt and response lengths (ids): mean, median, p99, longest, and counts between `LENGTH_EDGES`."""
+    out: dict[str, Any] = {"edges": list(LENGTH_EDGES[:-1])}
+    for name, arrays in (("prompt", figures.prompts), ("response", figures.responses)):
+        d = joined([arrays])
+        some = len(d) > 0
+        out[name] = {
+            "n": len(d),
+            "mean": float(d.mean()) if some else None,
+            "median": float(np.median(d)) if some else None,
+            "p99": float(np.percentile(d, 99)) if some else None,
+            "longest": int(d.max()) if some else None,
+            "histogram": [int(c) for c in np.histogram(d, LENGTH_EDGES)[0]],
+        }
+    return out
+
+
+def funnel_lines(store: Store, dataset: str, figures: Figures) -> list[dict[str, Any]]:
+    """Prompts → answers → rows → trainable rows, each with what was lost on the way."""
+    prompts = read_manifest(store.prompts(dataset))
+    numbers = dict(prompts.numbers) if prompts else {}
+    answers: Counter[str] = Counter()
+    for shard in SHARDS:
+        manifest = read_manifest(store.answers(dataset, shard))
+        if manifest is not None:
+            answers.update({k: int(manifest.numbers.get(k) or 0) for k in ("selected", "finished", "failed", "ambiguous")})
+    set_aside = {k: v for k, v in dict(numbers.get("set_aside") or {}).items() if v}
+    lost = {k: answers[k] for k in ("failed", "ambiguous") if answers[k]}
+    drops = {k: v for k, v in sorted(figures.drops.items()) if k}
+    return [
+        {"step": "source rows read", "rows": numbers.get("source_rows"), "lost": set_aside},
+        {"step": "prompts selected", "rows": numbers.get("selected"), "lost": {}},
+        {"step": "answers", "rows": answers["finished"], "lost": lost},
+        {"step": "rows of tokens", "rows": figures.totals.get("rows", 0), "lost": drops},
+        {"step": "trainable rows (before duplicates)", "rows": figures.totals.get("trainable_rows", 0), "lost": {}},
+    ]
+
+
+def round_trip_line(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """encode(decode(ids)) == ids over rows whose ids came from a server: how many were asked, how many came back equal."""
+    asked = sum(int(v.numbers.get("total", 0)) for v in verdicts if v.check == "canonical")
+    unequal = sum(int(v.numbers.get("bad", 0)) for v in verdicts if v.check == "canonical")
+    return {"asked": asked, "equal": asked - unequal, "share": (asked - unequal) / asked if asked else None}
+
+
+def billing_lines(figures: Figures) -> dict[str, Any]:
+    """`billing_statistics` over all shards."""
+    return billing_statistics(merge_strata(figures.strata))

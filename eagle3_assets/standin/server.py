@@ -1,0 +1,243 @@
+"""The aiohttp face of the stand-in: routes, waiting, keep-alive, streaming, what a fault does to a socket.
+
+Belongs here: transport. Does not belong here: what is decided (`gateway`), made (`generation`) or written (`wire`).
+One process, one event loop; every decision is made without awaiting, so the ledger needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from eagle3_assets.standin import wire
+from eagle3_assets.standin.gateway import Admitted, Refusal, admit, check_key, parse
+from eagle3_assets.standin.generation import Generation, Generator, usd
+from eagle3_assets.standin.ledger import Ledger
+from eagle3_assets.standin.request import BadRequest, read_request
+
+API, ENGINE = "/api/v1", "/engine/v1"
+_MAX_BODY = 64 * 1024**2
+_SLICE_S = 0.02  # shorter waits are joined: a timer per token would cost more than the token
+_MAX_KEEP_ALIVES = 64
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Standin:
+    """The running server's state. `nonce` names this instance in /health; `touched` is the last sign of a client (monotonic)."""
+
+    generator: Generator
+    ledger: Ledger
+    api_key: str
+    truth_token: str
+    nonce: str = ""
+    touched: float = field(default_factory=time.monotonic)
+    in_flight: int = 0
+
+    @property
+    def idle_s(self) -> float:
+        return 0.0 if self.in_flight else time.monotonic() - self.touched
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._outer])
+        app.router.add_post(f"{API}/chat/completions", self.chat)
+        app.router.add_get(f"{API}/key", self.key)
+        app.router.add_get(f"{API}/auth/key", self.key)
+        app.router.add_get(f"{API}/credits", self.credits)
+        app.router.add_get(f"{API}/generation", self.generation)
+        app.router.add_get(f"{API}/models", self.models)
+        app.router.add_get(f"{API}/models/{{author}}/{{slug}}/endpoints", self.endpoints)
+        app.router.add_post(f"{ENGINE}/chat/completions", self.engine_chat)
+        app.router.add_get(f"{ENGINE}/models", self.engine_models)
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/truth", self.truth)
+        return app
+
+    @web.middleware
+    async def _outer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refusals become bodies; the idle clock is kept (a health probe is no client)."""
+        client = request.path != "/health"
+        self.in_flight += client
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            return _json(refusal.body, refusal.status, refusal.headers)
+        except web.HTTPNotFound:
+            return _json(wire.error_body(404, "Not Found"), 404)
+        finally:
+            self.in_flight -= client
+            if client:
+                self.touched = time.monotonic()
+
+    # -------------------------------------------------------------------------------------------- OpenRouter
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        check_key(http.headers.get("Authorization"), self.api_key)
+        model = self.generator.profiles.model
+        request = parse(await http.read(), (model.slug, model.dated_slug))
+        admitted = admit(request, self.generator, self.ledger)
+        generation = self.generator.of_provider(
+            request,
+            admitted.provider,
+            prompt_ids=admitted.prompt_ids,
+            attempt=admitted.attempt,
+            created=int(time.time()),
+            refused=admitted.refused,
+        )
+        send = self._send_stream if request.stream else self._send_body
+        return await send(http, generation, admitted)
+
+    async def _open(self, http: web.Request, generation: Generation, content_type: str) -> web.StreamResponse:
+        """Status 200 and the generation id leave before the outcome is known (openrouter-contract 0.6)."""
+        response = web.StreamResponse(
+            headers={"Content-Type": content_type, "X-Generation-Id": generation.id, "Cache-Control": "no-cache"}
+        )
+        await response.prepare(http)
+        return response
+
+    async def _send_body(self, http: web.Request, generation: Generation, admitted: Admitted) -> web.StreamResponse:
+        response = await self._open(http, generation, "application/json")
+        try:
+            await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE)
+        except ConnectionError:
+            pass  # the client left: a dropped non-streaming request is billed in full (openrouter-contract 2.5)
+        if admitted.fault == "error_in_200":
+            await response.write(wire.to_bytes(_error_in_200(admitted)))
+            return response
+        self.ledger.settle(generation)
+        body = wire.completion_body(generation)
+        if admitted.fault is None:
+            await response.write(body)
+            return response
+        return await self._break(http, response, body[: len(body) // 2] if admitted.fault == "truncated" else b"")
+
+    async def _send_stream(self, http: web.Request, generation: Generation, admitted: Admitted) -> web.StreamResponse:
+        response = await self._open(http, generation, "text/event-stream")
+        await self._keep_alive(response, generation.ttft_s, wire.SSE_COMMENT)
+        if admitted.fault == "error_in_200":
+            await response.write(wire.sse(_error_in_200(admitted)))
+            return response
+        self.ledger.settle(generation)
+        chunks = list(wire.stream_chunks(generation))
+        if admitted.fault is not None:
+            return await self._break(http, response, b"".join(chunks[: len(chunks) // 2]))
+        pace = (generation.duration_s - generation.ttft_s) * self._scale / max(len(chunks), 1)
+        batch = max(1, int(_SLICE_S / pace)) if pace > 0 else len(chunks)
+        for at in range(0, len(chunks), batch):
+            await response.write(b"".join(chunks[at : at + batch]))
+            await asyncio.sleep(pace * batch)
+        await response.write(wire.SSE_DONE)
+        return response
+
+    async def _keep_alive(self, response: web.StreamResponse, simulated_s: float, mark: bytes) -> None:
+        """Wait `simulated_s` scaled, writing as many keep-alives as a real wait would have shown (at least one)."""
+        server = self.generator.profiles.server
+        due = min(_MAX_KEEP_ALIVES, 1 + int(simulated_s / server.keep_alive_s))
+        pause = simulated_s * self._scale
+        rounds = max(1, min(due, int(pause / _SLICE_S)))
+        written = 0
+        for k in range(1, rounds + 1):
+            now = max(due * k // rounds, 1)
+            await response.write(mark * (now - written))
+            written = now
+            await asyncio.sleep(pause / rounds)
+
+    @property
+    def _scale(self) -> float:
+        return self.generator.profiles.server.time_scale
+
+    async def _break(self, http: web.Request, response: web.StreamResponse, part: bytes) -> web.StreamResponse:
+        """Send `part`, then drop the connection without ending the body."""
+        if part:
+            await response.write(part)
+            await asyncio.sleep(0)
+        if http.transport is not None:
+            http.transport.close() if part else http.transport.abort()
+        return response
+
+    async def key(self, http: web.Request) -> web.Response:
+        check_key(http.headers.get("Authorization"), self.api_key)
+        return _json({"data": wire.key_record(self.ledger.spent_pico, f"{self.api_key[:12]}...{self.api_key[-3:]}")})
+
+    async def credits(self, http: web.Request) -> web.Response:
+        check_key(http.headers.get("Authorization"), self.api_key)
+        credit = self.generator.profiles.server.credit_usd
+        return _json({"data": {"total_credits": credit, "total_usage": usd(self.ledger.spent_pico)}})
+
+    async def generation(self, http: web.Request) -> web.Response:
+        check_key(http.headers.get("Authorization"), self.api_key)
+        wanted = http.query.get("id", "")
+        account = self.ledger.generations.get(wanted)
+        delay = self.generator.profiles.server.generation_delay_s * self._scale
+        if account is None or time.time() < account.get("settled", 0.0) + delay:
+            raise Refusal(404, wire.error_body(404, f"Generation {wanted} not found"))
+        return _json({"data": wire.generation_record(account)})
+
+    async def models(self, http: web.Request) -> web.Response:
+        return _json({"data": [wire.model_record(self.generator.profiles)]})
+
+    async def endpoints(self, http: web.Request) -> web.Response:
+        slug = f"{http.match_info['author']}/{http.match_info['slug']}"
+        if slug not in (self.generator.profiles.model.slug, self.generator.profiles.model.dated_slug):
+            raise Refusal(404, wire.error_body(404, f"Model {slug} not found"))
+        return _json({"data": wire.endpoints_record(self.generator.profiles)})
+
+    # -------------------------------------------------------------------------------------------- engine
+    async def engine_chat(self, http: web.Request) -> web.Response:
+        engine = self.generator.profiles.engine
+        try:
+            request = read_request(await http.read())
+        except BadRequest as error:
+            return _json(wire.engine_error(400, str(error)), 400)
+        if request.model not in ("", engine.model):
+            return _json(wire.engine_error(404, f"The model `{request.model}` does not exist."), 404)
+        if request.stream:
+            return _json(
+                wire.engine_error(400, "stream = true is not supported by this engine; ids come with whole answers"), 400
+            )
+        attempt = self.ledger.next_attempt("engine:" + request.hash)
+        generation = self.generator.of_engine(request, engine, attempt=attempt, created=int(time.time()))
+        await asyncio.sleep(generation.duration_s * self._scale)
+        self.ledger.settle(generation)
+        answer = wire.engine_body(generation, with_ids=request.return_token_ids)
+        return web.Response(body=answer, content_type="application/json", headers={"X-Generation-Id": generation.id})
+
+    async def engine_models(self, http: web.Request) -> web.Response:
+        model = self.generator.profiles.engine.model
+        card = {
+            "id": model,
+            "object": "model",
+            "created": self.generator.profiles.model.created,
+            "owned_by": "stand-in",
+            "root": model,
+        }
+        return _json({"object": "list", "data": [card]})
+
+    # -------------------------------------------------------------------------------------------- ours
+    async def health(self, http: web.Request) -> web.Response:
+        return _json({"status": "ok", "nonce": self.nonce, "pid": os.getpid()})
+
+    async def truth(self, http: web.Request) -> web.Response:
+        """The oracle: only with the token of `truth.token` (tests; `score` reads the file)."""
+        given = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.truth_token.encode()):
+            raise Refusal(403, wire.error_body(403, "Forbidden"))
+        truth = self.ledger.truth_of(http.query.get("generation_id", ""))
+        if truth is None:
+            raise Refusal(404, wire.error_body(404, "Not Found"))
+        return _json(truth)
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=wire.to_bytes(value), status=status, content_type="application/json", headers=headers)
+
+
+def _error_in_200(admitted: Admitted) -> dict[str, object]:
+    """An error object alone, without choices, inside a 200 (openrouter-contract 2.1, third form)."""
+    metadata = {"provider_name": admitted.provider.name, "raw": "upstream closed the stream"}
+    return wire.error_body(502, "Provider returned error", metadata=metadata)

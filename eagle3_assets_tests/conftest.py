@@ -1,0 +1,36 @@
+"""Fixtures for all rooms. Belongs here: where shared data is found, a campaign of its own for a test. Not here: any stage's data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from eagle3_assets.campaign import Campaign, load_campaign
+from eagle3_assets.store import Store
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def shared_data() -> Path:
+    return Path(os.environ.get("EAGLE3_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test never sees the key, campaign or Dagster state of the person who runs it."""
+    for name in ("OPENROUTER_API_KEY", "OPENROUTER_BASE_URL", "EAGLE3_CAMPAIGN", "EAGLE3_DATA", "DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    return load_campaign("demo")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, campaign: Campaign) -> Store:
+    """A data root of the test's own."""
+    monkeypatch.setenv("EAGLE3_DATA", str(tmp_path))
+    return Store.of(campaign)
