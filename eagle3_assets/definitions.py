@@ -9,8 +9,10 @@ import warnings
 
 import dagster as dg
 
-# `partitions_def` on checks warns once a spec and a process. That category only, and before the checks are built.
+# `partitions_def` on checks (preview) and `backfill_policy` (beta) warn once a definition and a process: dozens of lines. These two
+# categories only, and before anything is built.
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from eagle3_assets.assets import (  # noqa: E402
     answers,

@@ -22,6 +22,7 @@ from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.store import Manifest, Store, read_json
 
 Judge = Callable[[Campaign, Store, str, str], list[Verdict]]
+PER_DATASET = ("prompts", "answers", "tokens", "report")
 ALL = "all"  # file name of verdicts without a dataset or a shard
 
 
@@ -73,7 +74,7 @@ def filed_under(stage: str, manifest: Manifest) -> str:
 
 def _item(campaign: Campaign, store: Store, stage: str, dataset: str, shard: str) -> lineage.Item:
     for item in lineage.items(campaign, store):
-        named = item.key[1] if stage in ("prompts", "answers", "tokens", "report") else ALL
+        named = item.key[1] if item.stage in PER_DATASET else ALL
         if item.stage == stage and named == dataset and (item.partition or ALL) == shard:
             return item
     raise GateError(f"{stage} has no artifact for {dataset}, shard {shard}")

@@ -97,7 +97,7 @@ def test_a_bad_campaign_still_loads_one_asset_that_carries_the_line(tmp_path: Pa
     )  # fmt: skip
     key, line = done.stdout.strip().split(" | ")
     assert key == "campaign_error"
-    assert line.startswith(f"{bad}: campaign: unknown key 'seeed'; did you mean 'seed'?")
+    assert line.startswith(f"{bad}: campaign.seeed: unknown key 'seeed'; did you mean 'seed'?")
 
 
 @pytest.mark.parametrize("name", ["demo", "kimi-k2.5"])

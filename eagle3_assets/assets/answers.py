@@ -4,12 +4,10 @@ Belongs here: the step around `collect.collector`, recording of each finished sh
 Does not belong here: sending, money, journals (`collect`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,9 +46,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     ]
 
     @dg.multi_asset(specs=specs, name="answers", can_subset=True, backfill_policy=SINGLE_RUN)
-    async def answers(
-        context: dg.AssetExecutionContext, openrouter: OpenRouterResource
-    ) -> AsyncIterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+    async def answers(context: dg.AssetExecutionContext, openrouter: OpenRouterResource):  # type: ignore[no-untyped-def]
+        # no return annotation: Dagster takes Iterator there, and nothing for an async generator
         with stage(context, campaign) as store:
             names = [d.name for d in campaign.dataset if dg.AssetKey(["answers", d.name]) in context.selected_asset_keys]
             results = await _collect(context, campaign, store, openrouter, names, list(context.partition_keys))

@@ -1,14 +1,12 @@
 """`corpus`: merged, admitted, deduplicated, shuffled, cut; registers the partitions of `hidden_states`."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import gate, lineage
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.partitions import SINGLE_RUN, corpus_partitions
-from eagle3_assets.store import commit, require
+from eagle3_assets.store import require
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -41,21 +39,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                 for s in SHARDS
             ]
             with store.lock("corpus", what="the corpus"):
-                built = build_corpus(campaign, store, files)
-                manifest = commit(
-                    store.corpus,
-                    files=[store.corpus / "manifest.json", *(store.corpus / name for name in built["files"])],
-                    inputs=inputs,
-                    numbers={
-                        "rows": built["rows"]["kept"],
-                        "input_rows": built["rows"]["input"],
-                        "dropped": built["rows"]["dropped"],
-                        "tokens": built["tokens"],
-                        "supervised_tokens": built["supervised_tokens"],
-                        "partitions": built["partitions"],
-                        "datasets": built["datasets"],
-                    },
-                )
+                manifest = build_corpus(campaign, store, files, commit_inputs=inputs)
             register_partitions(context.instance, partitions, [str(k) for k in manifest.numbers["partitions"]])
             return dg.MaterializeResult(
                 metadata=described(

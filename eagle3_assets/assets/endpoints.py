@@ -1,7 +1,5 @@
 """`endpoints`: a snapshot of who serves the model, at what price and precision, and which endpoints our policy takes."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import aiohttp

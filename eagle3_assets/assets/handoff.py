@@ -1,7 +1,5 @@
 """`handoff/tokens`: pre-tokenised rows that both trainers read for online training; no GPU needed."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import gate, lineage

@@ -1,7 +1,5 @@
 """`hidden_states`: the target model's states over one corpus part; one model load for any number of partitions."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import gate, lineage

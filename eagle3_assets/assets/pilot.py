@@ -1,7 +1,5 @@
 """`pilot`: a few paid answers per eligible endpoint under its own small cap: lengths, prices, speed, habits of the wire."""
 
-from __future__ import annotations
-
 import asyncio
 
 import dagster as dg

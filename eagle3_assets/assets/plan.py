@@ -1,7 +1,5 @@
 """`plan`: tokens, dollars, minutes, hours, terabytes. `answers` spends only what a person approved on seeing it."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import lineage, plan as planning

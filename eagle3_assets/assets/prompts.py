@@ -1,7 +1,5 @@
 """`prompts/<ds>`: the pinned prompt set: seeded sample, stable ids, reserve, shard of each id."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import lineage

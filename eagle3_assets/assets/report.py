@@ -1,7 +1,5 @@
 """`report/<ds>`: the validation report of a dataset: verdict first, then figures and a picture."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import gate, lineage

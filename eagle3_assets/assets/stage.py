@@ -67,12 +67,10 @@ def described(numbers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
             continue
         if isinstance(value, Path):
             metadata[name] = dg.MetadataValue.path(str(value))
-        elif isinstance(value, dict | list | tuple):
+        elif type(value) in (dict, list, tuple):  # some of Dagster's own values are tuples too
             metadata[name] = dg.MetadataValue.json(value)
-        elif isinstance(value, bool | int | float | str):
-            metadata[name] = value
         else:
-            metadata[name] = value  # already a MetadataValue
+            metadata[name] = value
     return metadata
 
 

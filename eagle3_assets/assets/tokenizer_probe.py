@@ -1,7 +1,5 @@
 """`tokenizer_probe`: the target tokenizer, verified. Gates everything: a wrong end of turn corrupts every row."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import lineage

@@ -1,7 +1,5 @@
 """`tokens/<ds>`: exact ids, loss spans, grade and evidence of each answer; recomputed freely, costs nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import dagster as dg

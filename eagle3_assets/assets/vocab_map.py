@@ -1,7 +1,5 @@
 """`vocab_map`: the draft vocabulary, d2t offsets and t2d mask, with coverage per dataset."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from eagle3_assets import gate, lineage
@@ -27,7 +25,10 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         with stage(context, campaign) as store:
             gate.require(campaign, store, "corpus")
             inputs = lineage.vocab_map_inputs(campaign, store)
-            forced = load_profile(campaign.target.profile).generated_specials
+            profile = load_profile(campaign.target.profile)
+            # control tokens that the model emits must be draftable however rare they are in this corpus
+            markers = {profile.end_id, profile.think_open, profile.think_close, *profile.tool_ids.values()} - {None}
+            forced = sorted(m for m in markers if m is not None)
             manifest = build_vocab_map(campaign, store, forced_ids=forced, commit_inputs=inputs)
             return dg.MaterializeResult(metadata=described(manifest.numbers, folder=store.vocab_map, digest=manifest.digest))
 

@@ -1,7 +1,5 @@
 """`wire_profiles`: per provider, how its prompt, text and bill differ from the model's ids, learned from pilot and answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dagster as dg

@@ -5,8 +5,6 @@ Partitioned checks (a preview in Dagster 1.13): in a run over one partition the 
 launched by "execute all" (which carries no partition at all), one evaluation a key is logged and a summary is yielded last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

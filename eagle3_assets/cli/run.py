@@ -175,7 +175,9 @@ def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:
         error = getattr(event.event_specific_data, "error", None)
         if event.is_step_failure and error is not None:
             cause = error.cause or error
-            return Eagle3Error(f"step {event.step_key}: {cause.message.strip().splitlines()[-1]} (run {result.run_id}; see the UI)")
+            frame = " ".join(cause.stack[-1].split()[:5]).rstrip(",") if cause.stack else ""
+            line = cause.message.strip().splitlines()[-1]
+            return Eagle3Error(f"step {event.step_key}: {line} ({frame}); this is a fault of ours: run {result.run_id} in the UI has the whole trace")
     return Eagle3Error(f"run {result.run_id} failed; see the UI")
 
 

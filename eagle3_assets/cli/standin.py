@@ -6,30 +6,16 @@ Belongs here: options, printing. Does not belong here: the server, the compariso
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from eagle3_assets.errors import Eagle3Error
 
 app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
 
 Folder = Annotated[
     Path | None, typer.Option(help="Folder of ledger, truth and log. Default: the campaign's.", show_default=False)
 ]
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """A user's mistake ends in one line and the error's exit code."""
-    try:
-        yield
-    except Eagle3Error as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(error.exit_code) from None
 
 
 def _campaign_folder() -> Path:
@@ -56,9 +42,8 @@ def serve(
     from eagle3_assets.store import data_root
 
     folder = folder or data_root() / "standin_serve"
-    with _one_line():
-        settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0)
-        run_server(settings, ready=lambda origin, standin: _announce(origin, standin, settings.folder))
+    settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0)
+    run_server(settings, ready=lambda origin, standin: _announce(origin, standin, settings.folder))
     typer.echo("stopped; the ledger is kept")
 
 
@@ -85,9 +70,8 @@ def score(
     from eagle3_assets.standin.score import score as compare
     from eagle3_assets.store import Store
 
-    with _one_line():
-        store = Store.of(load_campaign())
-        result = compare(folder or store.standin, sorted((store.root / "tokens").glob("*/*.parquet")))
+    store = Store.of(load_campaign())
+    result = compare(folder or store.standin, sorted((store.root / "tokens").glob("*/*.parquet")))
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -128,6 +112,5 @@ def stop(folder: Folder = None) -> None:
     """
     from eagle3_assets.standin.launcher import stop as end
 
-    with _one_line():
-        where = folder or _campaign_folder()
-        typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")
+    where = folder or _campaign_folder()
+    typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")

@@ -155,6 +155,7 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
 
 
 def _exact_cell(exact: dict[str, Any] | None) -> str:
-    if not exact or not exact.get("with_truth"):
+    known = exact["rows"] - exact["no_truth"] if exact else 0
+    if not exact or not known:
         return "no truth"
-    return f"{exact['exact']} / {exact['with_truth']} ({exact['exact'] / exact['with_truth']:.1%})"
+    return f"{exact['exact']} / {known} ({exact['exact'] / known:.1%})"

@@ -24,6 +24,11 @@ def parse_completion(body: bytes, content_type: str) -> dict[str, Any]:
     return value
 
 
+def as_dict(value: Any) -> dict[str, Any]:
+    """`value` if it is an object, else an empty one: a server may send anything anywhere, and a paid body must still be filed."""
+    return value if isinstance(value, dict) else {}
+
+
 def first_choice(completion: dict[str, Any]) -> dict[str, Any] | None:
     choices = completion.get("choices")
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
@@ -31,10 +36,11 @@ def first_choice(completion: dict[str, Any]) -> dict[str, Any] | None:
 
 def completion_tokens(completion: dict[str, Any]) -> int:
     """Billed completion tokens; else the number of ids an engine or an import gives; else 0."""
-    billed = (completion.get("usage") or {}).get("completion_tokens")
+    billed = as_dict(completion.get("usage")).get("completion_tokens")
     if isinstance(billed, int):
         return billed
-    ids = (first_choice(completion) or {}).get("token_ids")
+    choice = first_choice(completion) or {}
+    ids = choice.get("token_ids", choice.get("response_token_ids"))
     return len(ids) if isinstance(ids, list) else 0
 
 
@@ -53,13 +59,13 @@ def reasoning_text(message: dict[str, Any]) -> str | None:
 
 def history_message(completion: dict[str, Any]) -> dict[str, Any]:
     """The answer as an assistant message of a later turn's history: `reasoning_content` holds the reasoning."""
-    message = (first_choice(completion) or {}).get("message") or {}
+    message = as_dict((first_choice(completion) or {}).get("message"))
     out: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
     reasoning = reasoning_text(message)
     if reasoning is not None:
         out["reasoning_content"] = reasoning
-    if message.get("tool_calls"):
-        out["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in message["tool_calls"]]
+    if isinstance(message.get("tool_calls"), list) and message["tool_calls"]:
+        out["tool_calls"] = [{k: v for k, v in as_dict(call).items() if k != "index"} for call in message["tool_calls"]]
     return out
 
 
@@ -80,7 +86,7 @@ def _merge_stream(body: bytes) -> dict[str, Any]:
                 out[name] = chunk[name]
         part = first_choice(chunk)
         if part is not None:
-            _add_delta(message, part.get("delta") or {})
+            _add_delta(message, as_dict(part.get("delta")))
             for name in ("finish_reason", "native_finish_reason", "error"):
                 if part.get(name) is not None:
                     choice[name] = part[name]
@@ -96,15 +102,20 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for name in ("content", "reasoning", "reasoning_content"):
         if isinstance(delta.get(name), str):
             message[name] = (message.get(name) or "") + delta[name]
-    for detail in delta.get("reasoning_details") or ():
-        if isinstance(detail, dict) and isinstance(detail.get("text"), str):
+    for detail in _objects(delta.get("reasoning_details")):
+        if isinstance(detail.get("text"), str):
             message.setdefault("reasoning_details", []).append(detail)
-    for call in delta.get("tool_calls") or ():
-        calls = message.setdefault("tool_calls", [])
-        index = call.get("index", len(calls))
-        while len(calls) <= index:
-            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        known, function = calls[index], call.get("function") or {}
+    calls: dict[Any, dict[str, Any]] = {call["index"]: call for call in message.get("tool_calls", ())}
+    for call in _objects(delta.get("tool_calls")):
+        index = call.get("index") if isinstance(call.get("index"), int) else len(calls)
+        if index not in calls:
+            calls[index] = {"index": index, "id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+            message.setdefault("tool_calls", []).append(calls[index])
+        known, function = calls[index], as_dict(call.get("function"))
         known["id"] = call.get("id") or known["id"]
-        known["function"]["name"] += function.get("name") or ""
-        known["function"]["arguments"] += function.get("arguments") or ""
+        for name in ("name", "arguments"):
+            known["function"][name] += function[name] if isinstance(function.get(name), str) else ""
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -13,10 +13,12 @@ from eagle3_assets.collect.ledger import Ledger, Operation, to_pico
 
 
 class Desk:
-    """Changes are applied in the order they were asked for. `on_error` hears of a failed batch (the run must end)."""
+    """Changes are applied in the order they were asked for. `on_error` hears of a failed batch (the run must end), `on_money`
+    of the scope whose reservation was replaced by its cost or taken back.
+    """
 
-    def __init__(self, ledger: Ledger, on_error: Callable[[Exception], None]) -> None:
-        self._ledger, self._on_error = ledger, on_error
+    def __init__(self, ledger: Ledger, on_error: Callable[[Exception], None], on_money: Callable[[str], None]) -> None:
+        self._ledger, self._on_error, self._on_money = ledger, on_error, on_money
         self._queue: list[tuple[Operation, asyncio.Future[str | None]]] = []
         self._working: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -26,13 +28,17 @@ class Desk:
         return await asyncio.shield(self._submit(Operation("reserve", request_id, scope, to_pico(usd))))
 
     def settle(self, request_id: str, scope: str, usd: float) -> asyncio.Future[str | None]:
-        return self._submit(Operation("settle", request_id, scope, to_pico(usd)))
+        """The cost is known; nothing at all is a release."""
+        kind = Operation("settle", request_id, scope, to_pico(usd)) if usd > 0 else Operation("release", request_id, scope)
+        return self._submit(kind)
 
-    def release(self, request_id: str) -> asyncio.Future[str | None]:
-        return self._submit(Operation("release", request_id))
+    def release(self, request_id: str) -> None:
+        """Nothing was sent."""
+        self._submit(Operation("release", request_id))
 
-    def keep(self, request_id: str) -> asyncio.Future[str | None]:
-        return self._submit(Operation("keep", request_id))
+    def keep(self, request_id: str) -> None:
+        """Sent and lost."""
+        self._submit(Operation("keep", request_id))
 
     def _submit(self, operation: Operation) -> asyncio.Future[str | None]:
         future: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -49,15 +55,14 @@ class Desk:
                 answers = await loop.run_in_executor(self._thread, self._ledger.apply, [op for op, _ in batch])
             except Exception as error:  # whatever went wrong, those who wait must hear it
                 self._on_error(error)
-                for operation, future in batch:
-                    if operation.kind == "reserve":
-                        future.set_exception(error)
-                        future.exception()  # its asker may have been cancelled meanwhile
-                    else:
-                        future.cancel()
+                for _, future in batch:
+                    future.set_exception(error)
+                    future.exception()  # nobody may be waiting for it, and `on_error` knows
                 continue
-            for (_, future), answer in zip(batch, answers, strict=True):
+            for (operation, future), answer in zip(batch, answers, strict=True):
                 future.set_result(answer)
+                if operation.kind in ("settle", "release"):
+                    self._on_money(operation.scope)
         self._working = None
 
     async def drain(self) -> None:

@@ -1,9 +1,11 @@
 """Engines: vLLM and SGLang servers of one's own, which return token ids and cost nothing.
 
-Belongs here: their request, their URLs, choosing the least loaded one. Does not belong here: starting such servers, reading ids (`exact`).
+Belongs here: their request, their URLs, choosing the least loaded one. Does not belong here: starting such servers, reading ids
+(`exact`).
 
-Facts: openrouter-contract.md 3.4. vLLM >= 0.10.2: `return_token_ids` gives `choices[i].token_ids` and top-level `prompt_token_ids`.
-SGLang (release 0.5.23): the same parameter, non-streaming only, gives `choices[i].response_token_ids` and `choices[i].prompt_token_ids`.
+Facts: openrouter-contract.md 3.4. vLLM >= 0.10.2: `return_token_ids` gives `choices[i].token_ids` and top-level
+`prompt_token_ids`. SGLang (release 0.5.23): the same parameter, non-streaming only, gives `choices[i].response_token_ids` and
+`choices[i].prompt_token_ids`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset, Engine
+from eagle3_assets.errors import WireError
 from eagle3_assets.prompts.prompt import Prompt
 
 # What one kind of server needs besides what all take.
@@ -51,6 +54,11 @@ class EnginePool:
     """Which server takes the next request: the one with the fewest in flight (the first of equals)."""
 
     def __init__(self, engines: tuple[Engine, ...], base_urls: tuple[str, ...]) -> None:
+        if not engines or len(engines) != len(base_urls):
+            raise WireError(
+                f"{len(engines)} [[engine]] tables need as many addresses, found {len(base_urls)}; "
+                'base_url = "embedded" works in a campaign with server.kind = "embedded" only'
+            )
         self._servers = list(zip(engines, (completions_url(url) for url in base_urls), strict=True))
         self._load = [0] * len(self._servers)
 

@@ -33,21 +33,20 @@ _FAULTS: tuple[tuple[type[BaseException], str], ...] = (
 
 @dataclass(slots=True)
 class Exchange:
-    """What came back. `fault` is None or a name of `outcomes.TABLE`; after a fault, `headers` and `body` hold what had arrived."""
+    """What came back. `fault` is None or a name of `outcomes.TABLE`; after a fault, `headers` and `body` hold what had
+    arrived.
+    """
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     fault: str | None = None
 
-    @property
-    def generation_id(self) -> str | None:
-        return self.headers.get("x-generation-id")
-
 
 def new_session() -> aiohttp.ClientSession:
-    """The one session of a run: no connection limit (perf-baselines.md 2c: a default connector silently stops at 100), no cookies,
-    nothing from the environment (a proxy or a .netrc must not see the key)."""
+    """The one session of a run: no connection limit (perf-baselines.md 2c: a default connector silently stops at 100), no
+    cookies, nothing from the environment (a proxy or a .netrc must not see the key).
+    """
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 

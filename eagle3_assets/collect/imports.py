@@ -1,6 +1,7 @@
 """Imports: answers that exist already, written into the same journal as paid ones.
 
-Belongs here: `Prompt.given` -> `WireAnswer` with a body in the shape of an engine's. Does not belong here: reading source rows (`prompts`).
+Belongs here: `Prompt.given` -> `WireAnswer` with a body in the shape of an engine's. Does not belong here: reading source rows
+(`prompts`).
 """
 
 from __future__ import annotations

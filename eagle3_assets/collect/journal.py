@@ -3,9 +3,9 @@
 Belongs here: the line format, appending, group fsync, recovery after a crash, reading.
 Does not belong here: what an outcome means for a retry (`collector.py`), what the body means (`exact`).
 
-One line is `{"crc":"<xxh3-64 hex>","record":{...}}`; the checksum covers the bytes of the record's JSON. A body that is valid UTF-8 is
-stored as the string `body`, any other as base64 in `body_b64`; both give back the received bytes exactly. A record counts as done when
-`append` returned (the operating system has it); `sync` makes a group of them survive a power loss.
+One line is `{"crc":"<xxh3-64 hex>","record":{...}}`; the checksum covers the bytes of the record's JSON. A body that is valid
+UTF-8 is stored as the string `body`, any other as base64 in `body_b64`; both give back the received bytes exactly. A record
+counts as done when `append` returned (the operating system has it); `sync` makes a group of them survive a power loss.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 256 << 20
 LOCK_NAME = "lock"
+ANSWER_BYTES = 64 << 10  # room that an answer in flight must find on the disk when it arrives (mean record: 14 KB)
 
 _PREFIX, _MIDDLE, _SUFFIX = b'{"crc":"', b'","record":', b"}\n"
 _CRC_HEX = 16
@@ -90,7 +91,7 @@ def segments(folder: Path) -> list[Path]:
 def _scan(path: Path) -> Iterator[tuple[int, int, bytes, WireAnswer | None]]:
     """(line number, byte offset, line, answer or None when it is torn or damaged) of a segment."""
     offset = 0
-    with open(path, "rb", buffering=1 << 20) as handle:
+    with path.open("rb", buffering=1 << 20) as handle:
         for number, line in enumerate(handle, 1):
             try:
                 answer = decode_line(line)
@@ -148,13 +149,12 @@ class Journal:
         self._dirty = False
 
     @classmethod
-    def open(
-        cls, folder: Path, *, on_record: Callable[[WireAnswer], None] | None = None, what: str | None = None
-    ) -> Journal:
+    def open(cls, folder: Path, *, on_record: Callable[[WireAnswer], None] | None = None, what: str | None = None) -> Journal:
         """Own the journal in `folder` (`answers/<dataset>/<shard>`) and recover it; `on_record` sees every whole record once.
 
-        A torn tail (and nothing else) is cut off before anything can be appended; its bytes are kept beside the segment and a line
-        about it stands in `notes`. Raises LockedError naming the owner, StoreError naming file and line of damage in the middle.
+        A torn tail (and nothing else) is cut off before anything can be appended; its bytes are kept beside the segment and a
+        line about it stands in `notes`. Raises LockedError naming the owner, StoreError naming file and line of damage in the
+        middle.
         """
         lock = FileLock(folder / LOCK_NAME, what=what or f"answers/{folder.parent.name} shard {folder.name}")
         try:
@@ -191,13 +191,14 @@ class Journal:
             self._write(b"\n")
 
     def _cut(self, path: Path, end: int) -> None:
-        with open(path, "rb") as handle:
+        with path.open("rb") as handle:
             handle.seek(end)
             tail = handle.read()
-        kept = path.with_name(f"{path.stem}.torn-{end}")
+        kept = path.with_name(f"torn-{path.stem.split('-')[1]}-{end}.bin")
         write_bytes(kept, tail)
         os.truncate(path, end)
-        note = f"{path}: cut off a torn tail of {len(tail)} bytes at byte {end} (kept in {kept.name}); its answer will be asked for again"
+        note = f"{path}: cut off a torn tail of {len(tail)} bytes at byte {end} (kept in {kept.name}); "
+        "its answer will be asked for again"
         self.notes.append(note)
         log.warning(note)
 
@@ -271,6 +272,17 @@ class Journal:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def require_room(folder: Path, in_flight: int) -> None:
+    """Raises StoreError while there is still room for the answers that are already in flight, and for no others."""
+    disk = os.statvfs(folder)
+    free, needed = disk.f_bavail * disk.f_frsize, (in_flight + 1) * ANSWER_BYTES
+    if free < needed:
+        raise StoreError(
+            f"{folder}: {free >> 10:,} KB are free on the disk, {in_flight} answers in flight may need {needed >> 10:,} KB; "
+            "no further request was sent and nothing is lost; free space, or lower collect.in_flight, and run again"
+        )
 
 
 def _fsync_folder(folder: Path) -> None:

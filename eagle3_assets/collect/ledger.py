@@ -3,9 +3,10 @@
 Belongs here: the SQLite ledger and its arithmetic (integers of 1e-12 USD). Does not belong here: what a request may cost
 (`openrouter.py`), when to stop (`collector.py`), reading the journal.
 
-States of an entry: reserved (a live process sent it or is about to), settled (cost known), ambiguous (sent, outcome lost: it may have
-been billed, so its reservation counts until somebody proves otherwise). What was proved not to be billed has no entry.
-A process is alive while it holds the `flock` on its owner file; the kernel drops that lock on any death, so no pid is ever guessed at.
+States of an entry: reserved (a live process sent it or is about to), settled (cost known), ambiguous (sent, outcome lost: it may
+have been billed, so its reservation counts until somebody proves otherwise). What was proved not to be billed has no entry. A
+process is alive while it holds the `flock` on its owner file; the kernel drops that lock on any death, so no pid is ever guessed
+at.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ CREATE TABLE IF NOT EXISTS entry (
   request_id TEXT PRIMARY KEY, scope TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('reserved', 'settled', 'ambiguous')),
   pico INTEGER NOT NULL, owner TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS entry_open ON entry (owner) WHERE state = 'reserved';
-CREATE TABLE IF NOT EXISTS total (scope TEXT NOT NULL, state TEXT NOT NULL, pico INTEGER NOT NULL, PRIMARY KEY (scope, state)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS total (
+  scope TEXT NOT NULL, state TEXT NOT NULL, pico INTEGER NOT NULL, PRIMARY KEY (scope, state)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owner (name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
@@ -151,7 +153,9 @@ class Ledger:
             for owner in owners:
                 if self._is_alive(owner):
                     continue
-                rows = self._db.execute("SELECT request_id FROM entry WHERE state = 'reserved' AND owner = ?", (owner,)).fetchall()
+                rows = self._db.execute(
+                    "SELECT request_id FROM entry WHERE state = 'reserved' AND owner = ?", (owner,)
+                ).fetchall()
                 for (request_id,) in rows:
                     self._one(Operation("keep", request_id))
                 self._db.execute("DELETE FROM owner WHERE name = ?", (owner,))
@@ -258,7 +262,8 @@ class Ledger:
             yield
         except sqlite3.Error as error:
             raise StoreError(
-                f"{self.path}: the ledger cannot be used ({error}); nothing more was spent; free disk space or restore the file and run again"
+                f"{self.path}: the ledger cannot be used ({error}); nothing more was spent; "
+                "free disk space or restore the file and run again"
             ) from None
 
     def _owner_file(self, owner: str) -> Path:

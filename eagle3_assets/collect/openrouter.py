@@ -31,14 +31,18 @@ _MESSAGE_FIELDS = ("role", "content", "reasoning", "reasoning_details", "tool_ca
 
 
 class ApiKey:
-    """A key that does not show itself: not in repr, str, format, pickles or dataclass dumps. `reveal()` is for request headers only."""
+    """A key that does not show itself: not in repr, str, format, pickles or dataclass dumps. `reveal()` is for request headers
+    only.
+    """
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
         value = value.strip()
         if not value or not value.isascii() or not value.isprintable() or " " in value:
-            raise WireError("the API key is empty or holds characters that no key has; set it again without quotes or line breaks")
+            raise WireError(
+                "the API key is empty or holds characters that no key has; set it again without quotes or line breaks"
+            )
         self._value = value
 
     @classmethod
@@ -46,7 +50,9 @@ class ApiKey:
         """OPENROUTER_API_KEY. Raises WireError naming the variable."""
         value = os.environ.get(KEY_VARIABLE)
         if not value:
-            raise WireError(f"{KEY_VARIABLE} is not set; export {KEY_VARIABLE}=<your key> (https://openrouter.ai/keys) and run again")
+            raise WireError(
+                f"{KEY_VARIABLE} is not set; export {KEY_VARIABLE}=<your key> (https://openrouter.ai/keys) and run again"
+            )
         try:
             return cls(value)
         except WireError as error:
@@ -59,6 +65,9 @@ class ApiKey:
         """`data` with the key blotted out, for bodies of refusals: some servers echo what they refuse."""
         secret = self._value.encode()
         return data.replace(secret, b"[key hidden]") if secret in data else data
+
+    def hide_in_text(self, text: str) -> str:
+        return text.replace(self._value, "[key hidden]")
 
     def __repr__(self) -> str:
         return "ApiKey(hidden)"
@@ -102,14 +111,17 @@ def _is_loopback(host: str) -> bool:
 
 
 def request_headers(key: ApiKey) -> dict[str, str]:
-    """Headers of a completion request. Cached answers would be duplicates with an empty bill: the cache is off (contract 4.3, 14)."""
+    """Headers of a completion request. Cached answers would be duplicates with an empty bill: the cache is off (contract 4.3,
+    14).
+    """
     return {"Authorization": f"Bearer {key.reveal()}", "Content-Type": "application/json", "X-OpenRouter-Cache": "false"}
 
 
 # ---------------------------------------------------------------------------------------------------- requests
 def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing: Routing) -> dict[str, Any]:
-    """The JSON that is sent for one prompt. Sampling and max_tokens are always explicit; `models` (silent fallback to another model)
-    is never sent; editing of prompts by the gateway is switched off (contract 1.1)."""
+    """The JSON that is sent for one prompt. Sampling and max_tokens are always explicit; `models` (silent fallback to another
+    model) is never sent; editing of prompts by the gateway is switched off (contract 1.1).
+    """
     sampling = campaign.sampling_of(dataset)
     request: dict[str, Any] = {
         "model": campaign.target.model,
@@ -129,20 +141,21 @@ def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing:
 
 
 def replay_message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of the history as OpenRouter takes it: reasoning goes back as `reasoning` and `reasoning_details` (contract 3.3)."""
+    """A message of the history as OpenRouter takes it: reasoning goes back as `reasoning` and `reasoning_details` (contract
+    3.3).
+    """
     out = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
     reasoning = message.get("reasoning_content")
     if message.get("role") == "assistant" and isinstance(reasoning, str):
         out.setdefault("reasoning", reasoning)
-        out.setdefault(
-            "reasoning_details", [{"type": "reasoning.text", "text": reasoning, "format": "unknown", "index": 0}]
-        )
+        out.setdefault("reasoning_details", [{"type": "reasoning.text", "text": reasoning, "format": "unknown", "index": 0}])
     return out
 
 
 def most_it_can_cost(request: dict[str, Any], routing: Routing) -> float:
-    """USD that bound the price of `request`: every byte a prompt token, every allowed completion token used, at the highest prices
-    that `provider.max_price` lets through."""
+    """USD that bound the price of `request`: every byte a prompt token, every allowed completion token used, at the highest
+    prices that `provider.max_price` lets through.
+    """
     sent = {name: request[name] for name in ("messages", "tools") if name in request}
     prompt_tokens = len(dump_json(sent)) + SERVER_TOKENS
     return (

@@ -3,7 +3,8 @@
 Belongs here: `TABLE` (outcome, retry class, money, what to do), the mapping of HTTP statuses and error types to its rows.
 Does not belong here: acting on it (`collector.py`).
 
-Source of every row: openrouter-contract.md 2.1 (body shapes), 2.2 (codes), 2.4 (the four kinds of 402), 2.5 (billing), 4.3 (15-17).
+Source of every row: openrouter-contract.md 2.1 (body shapes), 2.2 (codes), 2.4 (the four kinds of 402), 2.5 (billing), 4.3
+(15-17).
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3_assets.collect.completion import first_choice, parse_completion, reasoning_text
+from eagle3_assets.collect.completion import as_dict, first_choice, parse_completion, reasoning_text
 from eagle3_assets.collect.exchange import Exchange
-from eagle3_assets.collect.wire_answer import Outcome, RetryClass
+from eagle3_assets.collect.wire_answer import Outcome, RetryClass, WireAnswer
+from eagle3_assets.prompts.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
     """One row. `money`: billed = by usage.cost, free = not billed, unknown = perhaps billed, the reservation stays.
 
-    `then`: done, retry (counts against `collect.attempts`), slow (retry later with fewer in flight; does not count), give_up (never
-    again), stop (the run ends, WireError), stop_budget (the run ends, BudgetStop). `systematic`: a series of these without one
-    finished answer means that the settings are wrong, not the prompts.
+    `then`: done, retry (counts against `collect.attempts`), slow (retry later with fewer in flight; does not count), give_up
+    (never again), stop (the run ends, WireError), stop_budget (the run ends, BudgetStop). `systematic`: a series of these without
+    one finished answer means that the settings are wrong, not the prompts.
     """
 
     outcome: Outcome
@@ -83,7 +85,8 @@ _STATUS: dict[int, str] = {
 _ERROR_TYPE: dict[str, str] = {
     "context_length_exceeded": "bad_request", "max_tokens_exceeded": "bad_request", "token_limit_exceeded": "bad_request",
     "string_too_long": "bad_request", "invalid_request": "bad_request", "invalid_prompt": "bad_request",
-    "authentication": "key_refused", "payment_required": "no_credit", "content_policy_violation": "moderated", "refusal": "moderated",
+    "authentication": "key_refused", "payment_required": "no_credit",
+    "content_policy_violation": "moderated", "refusal": "moderated",
     "not_found": "no_endpoint", "payload_too_large": "too_large", "unprocessable": "unprocessable",
     "rate_limit_exceeded": "rate_limited", "provider_overloaded": "overloaded", "provider_unavailable": "provider_down",
     "server": "server_error", "server_error": "server_error", "timeout": "gateway_timeout",
@@ -135,6 +138,45 @@ def classify(
     )
 
 
+def to_answer(
+    prompt: Prompt,
+    exchange: Exchange,
+    finding: Finding,
+    *,
+    source: Literal["openrouter", "engine"],
+    request_id: str,
+    request: dict[str, Any],
+    shard: str,
+    attempt: int,
+    started_at: float,
+) -> WireAnswer:
+    """The record of a judged exchange."""
+    handling, completion = finding.handling, finding.completion or {}
+    provider, model, generation_id = (_text(completion.get(name)) for name in ("provider", "model", "id"))
+    return WireAnswer(
+        request_id=request_id,
+        sample_id=prompt.sample_id,
+        turn=prompt.turn,
+        attempt=attempt,
+        dataset=prompt.dataset,
+        shard=shard,
+        source=source,
+        request=request,
+        status=exchange.status,
+        body=exchange.body,
+        outcome=handling.outcome,
+        headers=exchange.headers,
+        provider=provider,
+        model=model,
+        generation_id=exchange.headers.get("x-generation-id") or generation_id,
+        started_at=started_at,
+        finished_at=time.time(),
+        cost_usd=finding.cost_usd,
+        reason=None if finding.reason == "finished" else finding.reason,
+        retry_class=handling.retry_class,
+    )
+
+
 def _whole_completion(exchange: Exchange) -> dict[str, Any] | None:
     try:
         return parse_completion(exchange.body, exchange.headers.get("content-type", ""))
@@ -145,21 +187,21 @@ def _whole_completion(exchange: Exchange) -> dict[str, Any] | None:
 def _reason_of_answer(exchange: Exchange, completion: dict[str, Any] | None) -> str:
     status = exchange.status
     error = (completion or {}).get("error")
-    if status == 200 and error is None:
+    if status == 200 and not error:
         return _reason_of_success(exchange, completion)
     if 300 <= status < 400:
         return "redirected"
     is_html = exchange.headers.get("content-type", "").startswith("text/html") or exchange.body.lstrip()[:1] == b"<"
     if is_html and status >= 500 and status != 503:
         return "html"
-    return _reason_of_error(status, error if isinstance(error, dict) else {})
+    return _reason_of_error(status, as_dict(error))
 
 
 def _reason_of_error(status: int, error: dict[str, Any]) -> str:
-    metadata = error.get("metadata") if isinstance(error.get("metadata"), dict) else {}
+    metadata = as_dict(error.get("metadata"))
     code = status if status != 200 else _number(error.get("code")) or _number(error.get("http_status")) or 0
     for value in (metadata.get("reason"), metadata.get("limit_source")) if code in (402, 403) else ():
-        if value in _LIMIT:
+        if isinstance(value, str) and value in _LIMIT:
             return _LIMIT[value]
     if code == 403 and (metadata.get("reasons") or "flagged_input" in metadata or "patterns" in metadata):
         return "moderated"
@@ -180,7 +222,7 @@ def _reason_of_success(exchange: Exchange, completion: dict[str, Any] | None) ->
     finish = choice.get("finish_reason")
     if finish == "error" or choice.get("error"):
         return "error_finish"
-    message = choice.get("message") or {}
+    message = as_dict(choice.get("message"))
     if not (message.get("content") or message.get("tool_calls") or reasoning_text(message)):
         return "empty"
     if finish == "content_filter":
@@ -190,7 +232,7 @@ def _reason_of_success(exchange: Exchange, completion: dict[str, Any] | None) ->
 
 def _cost(completion: dict[str, Any] | None, handling: Handling) -> float | None:
     """`usage.cost` where there is one (a failed answer may state its price, too), else 0 for rows that are not billed."""
-    cost = ((completion or {}).get("usage") or {}).get("cost")
+    cost = as_dict((completion or {}).get("usage")).get("cost")
     if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6:
         return float(cost)
     return 0.0 if handling.money == "free" else None
@@ -200,9 +242,7 @@ def _retry_after(exchange: Exchange, completion: dict[str, Any] | None) -> float
     """Seconds asked for by the `Retry-After` header (seconds or a date) or `error.availability.retry_after`; never negative."""
     value: Any = exchange.headers.get("retry-after")
     if value is None:
-        error = (completion or {}).get("error")
-        availability = error.get("availability") if isinstance(error, dict) else None
-        value = availability.get("retry_after") if isinstance(availability, dict) else None
+        value = as_dict(as_dict((completion or {}).get("error")).get("availability")).get("retry_after")
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -217,6 +257,10 @@ def _message(completion: dict[str, Any] | None) -> str:
     error = (completion or {}).get("error")
     text = error.get("message") if isinstance(error, dict) else error
     return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")[:300]).split())
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _number(value: Any) -> int | None:

@@ -3,7 +3,8 @@
 Belongs here: the endpoints snapshot, the routing policy applied to it, names of providers and models compared.
 Does not belong here: sending prompts, learning how a provider bends text (`exact`), writing `endpoints.json` (the asset).
 
-Facts: openrouter-contract.md 1.2 (provider preferences), 1.7 (endpoint fields, price strings in USD per token), 3.2 (quantisation).
+Facts: openrouter-contract.md 1.2 (provider preferences), 1.7 (endpoint fields, price strings in USD per token), 3.2
+(quantisation).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.collect.completion import as_dict
 from eagle3_assets.collect.journal import load_json
 from eagle3_assets.errors import WireError
 
@@ -51,7 +53,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The policy resolved. `max_*_price` (USD per token) are what `provider_object["max_price"]` allows: the bound for reservations."""
+    """The policy resolved. `max_*_price` (USD per token) are what `provider_object["max_price"]` allows: the bound for
+    reservations.
+    """
 
     eligible: tuple[Endpoint, ...]
     refused: tuple[tuple[Endpoint, str], ...]
@@ -84,11 +88,12 @@ async def fetch_endpoints(
         snapshot = load_json(body)
     except ValueError:
         snapshot = None
-    if status != 200 or not isinstance(snapshot, dict) or not isinstance((snapshot.get("data") or {}).get("endpoints"), list):
+    if status != 200 or not isinstance(as_dict(as_dict(snapshot).get("data")).get("endpoints"), list):
         raise WireError(
-            f"{url}: expected HTTP 200 with data.endpoints, found HTTP {status}; is target.model = {model!r} the slug that OpenRouter uses?"
+            f"{url}: expected HTTP 200 with data.endpoints, found HTTP {status}; "
+            f"is target.model = {model!r} the slug that OpenRouter uses?"
         )
-    return snapshot
+    return as_dict(snapshot)
 
 
 def resolve(campaign: Campaign, snapshot: dict[str, Any]) -> Routing:
@@ -218,7 +223,10 @@ def _objections(campaign: Campaign, e: Endpoint) -> list[str]:
         ),
         (
             usd_completion > Decimal(repr(policy.max_price_completion)),
-            lambda: f"completion price {float(usd_completion):g} USD/M is above routing.max_price_completion = {policy.max_price_completion}",
+            lambda: (
+                f"completion price {float(usd_completion):g} USD/M is above "
+                f"routing.max_price_completion = {policy.max_price_completion}"
+            ),
         ),
         (
             e.max_completion_tokens is not None and e.max_completion_tokens < longest,

@@ -17,15 +17,18 @@ from eagle3_assets.collect.journal import Journal
 from eagle3_assets.collect.routing import Routing
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.prompts.turns import next_turn
 
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """One shard to be completed. Reserve prompts in `prompts` are not asked. `closed`: nothing more is asked, what is there is all.
+    """One shard to be completed. Reserve prompts in `prompts` are not asked. `closed`: nothing more is asked, what is there is
+    all.
 
-    `routing` and `scope` (of the ledger) default to the run's routing and the dataset's name; the pilot sets its own.
+    `routing` and `scope` (of the ledger) default to the run's routing and the dataset's name; the pilot sets its own, and its
+    jobs share one `folder` (one journal).
     """
 
     dataset: Dataset
@@ -43,7 +46,8 @@ class ShardJob:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """Counts are turns: selected = finished + failed + missing. `failed` will not be asked again; `missing` will, by the next run.
+    """Counts are turns: selected = finished + failed + missing (turns that a chain's answers made pointless are none). `failed`
+    will not be asked again; `missing` will, by the next run.
 
     `ambiguous` counts journal records whose answer was lost; `cost_usd` is the settled money of the whole journal, earlier runs
     included; `reasons` says why turns failed or are missing (`not_asked`, `earlier_turn` for what a chain could not reach).
@@ -105,6 +109,15 @@ class ShardWork:
         if self.job.dataset.turns == "chain":
             self._messages[answer.key] = history_message(whole)
 
+    @property
+    def scope(self) -> str:
+        """Whose money is spent."""
+        return self.job.scope or self.job.dataset.name
+
+    def asks(self, key: Key) -> bool:
+        """Whether the job names this key (turns of a chain beyond its first are not named)."""
+        return any(prompt.key == key for prompt in self.job.prompts)
+
     # ------------------------------------------------------------------------------------------------ what is left
     def start(self) -> list[Prompt]:
         """Compare the selection with the journal; returns what has to be asked now."""
@@ -130,11 +143,12 @@ class ShardWork:
         return None
 
     def _turns_from(self, prompt: Prompt) -> Iterator[Prompt]:
-        from eagle3_assets.prompts.turns import next_turn
-
         yield prompt
         while prompt.follow_ups and self.job.dataset.turns == "chain":
-            prompt = next_turn(prompt, self._messages[prompt.key])
+            following = next_turn(prompt, self._messages[prompt.key])
+            if following is None:  # the model's own answer leaves nothing to go on with
+                return
+            prompt = following
             yield prompt
 
     def next_attempt(self, key: Key) -> int:
@@ -143,8 +157,11 @@ class ShardWork:
 
     # ------------------------------------------------------------------------------------------------ what happened
     def settle(self, prompt: Prompt) -> Prompt | None:
-        """After `note` of a final record of `prompt`: file it as finished or failed; returns the chain's next turn, if there is one."""
+        """After `note` of a final record of `prompt`: file it as finished or failed; returns the chain's next turn, if there
+        is one.
+        """
         self._pending.pop(prompt.key, None)
+        self._idle.discard(prompt.key)
         return self._take_up(prompt)
 
     def is_settled(self, key: Key) -> bool:
@@ -152,11 +169,14 @@ class ShardWork:
         state = self._keys.get(key)
         return state is not None and (state.finished or state.permanent or state.content_failures >= self.attempts_allowed)
 
-    def put_aside(self, prompt: Prompt, reason: str | None = None) -> None:
+    def remember(self, prompt: Prompt, reason: str) -> None:
+        """Why the prompt has no answer yet, for failures that leave no record."""
+        self._keys.setdefault(prompt.key, _KeyState()).reason = reason
+
+    def put_aside(self, prompt: Prompt, reason: str) -> None:
         """Nothing more happens to this prompt in this run; the next run will ask it again."""
         self._idle.add(prompt.key)
-        if reason is not None:
-            self._keys.setdefault(prompt.key, _KeyState()).reason = reason
+        self.remember(prompt, reason)
 
     @property
     def is_done(self) -> bool:

@@ -1,6 +1,7 @@
 """Token files → the corpus: archive parts, training form, index, manifest.
 
-Belongs here: reading token files, writing both forms, the manifest. Does not belong here: who enters and in which order (`order.py`),
+Belongs here: reading token files, writing both forms, the manifest. Does not belong here: who enters and in which order
+(`order.py`),
 replacing the old corpus (`swap.py`), reading it back (`reader.py`), Dagster partitions (the caller registers `partitions`).
 
 Memory: one token file, one light line a row, one part. The ids wait in a spool file beside the new corpus (4 bytes an id).
@@ -28,12 +29,14 @@ from eagle3_assets.exact.sample_row import read_table
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.columns import Columns
 from eagle3_assets.review.structure import structure_faults
-from eagle3_assets.store import Store, digest_file, digest_json, write_json
+from eagle3_assets.store import Manifest, Store, commit, digest_file, digest_json, write_json
 
 VERSION = 1
 ROWS_PER_GROUP = 64  # small row groups: one row of the archive can be read without its neighbours (perf-baselines.md section 6)
-LINEAGE = ("sample_id", "turn", "attempt", "dataset", "shard", "source", "provider", "grade", "p_exact", "p_basis", "finish_reason",
-           "wire_sha256", "prompt_len", "loss_spans", "survivors")  # fmt: skip
+LINEAGE = (
+    "sample_id", "turn", "attempt", "dataset", "shard", "source", "provider", "grade", "p_exact", "p_basis", "finish_reason",
+    "wire_sha256", "prompt_len", "loss_spans", "survivors",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,18 @@ class TokenFile:
 
 
 def build_corpus(
-    campaign: Campaign, store: Store, inputs: Sequence[TokenFile], waived: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
-    """Build `corpus/` anew from `inputs` and swap it in; returns its manifest (`partitions` are the keys to register).
+    campaign: Campaign,
+    store: Store,
+    inputs: Sequence[TokenFile],
+    waived: Sequence[Mapping[str, Any]] = (),
+    *,
+    commit_inputs: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Build `corpus/` anew from `inputs`, swap it in and commit it; `numbers["partitions"]` are the keys to register.
 
     Equal rows give equal bytes, whatever the order of `inputs` and the number of threads. `waived` (accepted failures of checks)
-    is carried into the manifest. Raises CorpusError when no row may enter or a file breaks its own rules; the old corpus stays then.
+    is carried into `corpus/manifest.json`; `commit_inputs` says what the corpus was made from (default: the digests of `inputs`).
+    Raises CorpusError when no row may enter or a file breaks its own rules; the old corpus stays then.
     """
     with replaced_folder(store.corpus) as folder:
         spool = folder / "spool.bin"
@@ -65,14 +74,24 @@ def build_corpus(
         spool.unlink()
         manifest = _manifest(campaign, folder, inputs, rows_of_file, lines, order, parts, waived)
         write_json(folder / "manifest.json", manifest)
-    return manifest
+    return commit(
+        store.corpus,
+        files=store.corpus.iterdir(),
+        inputs=commit_inputs if commit_inputs is not None else {"tokens": manifest["inputs"]},
+        numbers={
+            "rows": manifest["rows"]["kept"],
+            "input_rows": manifest["rows"]["input"],
+            "dropped": manifest["rows"]["dropped"],
+            **{k: manifest[k] for k in ("tokens", "supervised_tokens", "datasets", "partitions", "waived")},
+        },
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- reading
 def _read_inputs(campaign: Campaign, inputs: Sequence[TokenFile], spool: Path) -> tuple[pa.Table, pa.Table, list[int]]:
     """(one light line a row, lineage of each row, rows of each file); the ids of all rows go to `spool` in the same order."""
     lines, lineage, rows_of_file = [], [], []
-    with open(spool, "wb") as handle:
+    with spool.open("wb") as handle:
         for n, file in enumerate(inputs):
             table = read_table(file.path)
             _refuse_broken(campaign, file, table)
@@ -101,7 +120,7 @@ def _lines(campaign: Campaign, table: pa.Table, spool: BinaryIO) -> pa.Table:
     ids = columns.input_ids
     values = np.ascontiguousarray(ids.values, dtype="<u4")
     spool.write(values.data)
-    hashes = [xxhash.xxh3_128_hexdigest(values[a:b]) for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)]
+    hashes = [xxhash.xxh3_128_hexdigest(values[a:b].data) for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)]
     turns = table.column("turn").to_pylist()
     keys = [shuffle_key(campaign.campaign.seed, s, t) for s, t in zip(columns.sample_ids, turns, strict=True)]
     light = table.select(["sample_id", "turn", "attempt", "dataset", "shard", "grade", "p_exact", "wire_sha256"])
@@ -112,7 +131,9 @@ def _lines(campaign: Campaign, table: pa.Table, spool: BinaryIO) -> pa.Table:
 
 def _nothing_left(rows: int, dropped: Counter[str]) -> str:
     why = ", ".join(f"{n} {reason}" for reason, n in sorted(dropped.items())) or "the token files are empty"
-    return f"corpus: none of {rows} rows may enter ({why}); look at reports/, or change [corpus] grades, min_p_exact or max_length"
+    return (
+        f"corpus: none of {rows} rows may enter ({why}); look at reports/, or change [corpus] grades, min_p_exact or max_length"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- writing
@@ -127,7 +148,7 @@ def _write_forms(
     parts: list[dict[str, Any]] = []
     index: list[pa.Table] = []
     offset = 0
-    with open(folder / "tokens.bin", "wb") as tokens, open(folder / "loss_mask.bin", "wb") as masks:
+    with (folder / "tokens.bin").open("wb") as tokens, (folder / "loss_mask.bin").open("wb") as masks:
         for k, (first, last) in enumerate(ranges):
             key, chosen = f"{k:05d}", order.kept[first:last]
             rows = lineage.take(pa.array(chosen))
@@ -171,9 +192,7 @@ def _write_part(path: Path, rows: pa.Table, flat: npt.NDArray[np.uint32], length
     )
 
 
-def _index(
-    rows: pa.Table, part: str, first: int, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> pa.Table:
+def _index(rows: pa.Table, part: str, first: int, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> pa.Table:
     n = rows.num_rows
     return pa.table(
         {
@@ -208,7 +227,11 @@ def _manifest(
         "campaign": campaign.name,
         "seed": campaign.campaign.seed,
         "policy": campaign.corpus.model_dump(mode="json"),
-        "rows": {"input": lines.num_rows, "kept": len(order.kept), "dropped": {r: dropped[r] for r in DROP_REASONS if dropped[r]}},
+        "rows": {
+            "input": lines.num_rows,
+            "kept": len(order.kept),
+            "dropped": {r: dropped[r] for r in DROP_REASONS if dropped[r]},
+        },
         "tokens": sum(p["tokens"] for p in parts),
         "supervised_tokens": sum(p["supervised"] for p in parts),
         "datasets": _statistics({f.dataset for f in inputs}, lines, order),

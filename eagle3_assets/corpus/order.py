@@ -23,7 +23,8 @@ DROP_REASONS = {
     "duplicate": "the same ids as another row that was kept (exact, across datasets)",
 }
 
-# Of equal rows the one with the strongest evidence is kept (grades as design section 5 lists them); ties by name, never by file order.
+# Of equal rows the one with the strongest evidence is kept (grades as design section 5 lists them); ties by name, never by
+# file order.
 _GRADE_ORDER = "['A0', 'A1', 'A2', 'B1', 'B2', 'R', 'I', 'C1']"
 
 _SQL = """
@@ -55,7 +56,8 @@ class Order:
 
 
 def shuffle_key(seed: int, sample_id: str, turn: int) -> str:
-    """A keyed hash: sorting by it is the shuffle. It depends on nothing but seed and sample, so a row keeps its place among others."""
+    """A keyed hash: sorting by it is the shuffle. It depends on nothing but seed and sample, so a row keeps its place among
+    others."""
     return hashlib.blake2b(f"{sample_id}\0{turn}".encode(), key=str(seed).encode(), digest_size=16).hexdigest()
 
 
@@ -69,9 +71,9 @@ def order_rows(campaign: Campaign, lines: pa.Table) -> Order:
     numbered = lines.append_column("line", pa.array(np.arange(lines.num_rows)))
     with duckdb.connect(":memory:") as db:
         db.register("lines", numbered)
-        decided = db.execute(_SQL.format(admission=drop_reason_sql(campaign), grades=_GRADE_ORDER)).to_arrow_table()
-    line = decided.column("line").to_numpy()
-    reason = decided.column("reason").to_pylist()
+        decided = db.execute(_SQL.format(admission=drop_reason_sql(campaign), grades=_GRADE_ORDER)).fetchall()
+    line = np.array([i for i, _ in decided], dtype=np.int64)
+    reason = [why for _, why in decided]
     reasons: list[str | None] = [None] * lines.num_rows
     for i, why in zip(line.tolist(), reason, strict=True):
         reasons[i] = why

@@ -4,12 +4,12 @@
 
     c = corpus.open("data/demo/corpus")
     len(c)                         # rows
-    pack = c[17]                   # Pack: input_ids uint32 [length], loss_mask uint8 [length], sample_id, turn, dataset, grade, part
-    c.by_sample_id("4be1...")      # its turns, in order
+    pack = c[17]                   # Pack: input_ids uint32 [length], loss_mask uint8 [length], sample_id, turn, dataset,
+    grade, part c.by_sample_id("4be1...")      # its turns, in order
     c.part("00003")                # one partition, in corpus order
 
-Ids and masks are views of mapped files: nothing is copied, nothing is held, and every process of a data loader shares the page cache.
-Only files that `manifest.json` names are opened, and only at the size that it says.
+Ids and masks are views of mapped files: nothing is copied, nothing is held, and every process of a data loader shares the page
+cache. Only files that `manifest.json` names are opened, and only at the size that it says.
 
 Belongs here: reading. Does not belong here: checking checksums (`verify.py`), trainers' formats (`handoff`).
 """
@@ -34,7 +34,8 @@ from eagle3_assets.store import read_json
 
 
 class Corpus(Sequence[Pack]):
-    """An opened corpus: a sequence of `Pack`s in corpus (shuffled) order. Build with `open_corpus`. Cheap to pickle: it reopens."""
+    """An opened corpus: a sequence of `Pack`s in corpus (shuffled) order. Build with `open_corpus`. Cheap to pickle: it
+    reopens."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], index: pa.Table) -> None:
         self.path, self.manifest = path, manifest
@@ -143,9 +144,8 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         first = str(error).splitlines()[0]
         raise CorpusError(f"{folder / 'index.parquet'}: is not readable Parquet ({first}); materialize corpus again") from None
     if index.num_rows != manifest["rows"]["kept"]:
-        raise CorpusError(
-            f"{folder / 'index.parquet'}: expected {manifest['rows']['kept']} rows, found {index.num_rows}; materialize corpus again"
-        )
+        kept, found = manifest["rows"]["kept"], index.num_rows
+        raise CorpusError(f"{folder / 'index.parquet'}: expected {kept} rows, found {found}; materialize corpus again")
     return Corpus(folder, manifest, index)
 
 

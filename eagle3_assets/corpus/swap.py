@@ -55,16 +55,20 @@ def _put_back(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(old, ignore_errors=True)
     elif old.exists():
-        os.rename(old, folder)
+        _move(old, folder)
 
 
 def _swap(new: Path, folder: Path) -> None:
     old = _beside(folder, "old")
     if folder.exists():
-        os.rename(folder, old)
-    os.rename(new, folder)
+        _move(folder, old)
+    _move(new, folder)
     _sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    source.rename(target)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -22,7 +22,8 @@ from eagle3_assets.store import Store, digest_file
 
 
 def judge_corpus(store: Store) -> list[Verdict]:
-    """`drop_reasons_add_up`, `forms_agree`, `parts_match_manifest`. Raises CorpusError only where there is no readable manifest."""
+    """`drop_reasons_add_up`, `forms_agree`, `parts_match_manifest`. Raises CorpusError only where there is no readable
+    manifest."""
     folder = whole_folder(store.corpus)
     return [_reasons_add_up(folder), _forms_agree(folder), _parts_match(folder)]
 
@@ -53,7 +54,12 @@ def _parts_match(folder: Path) -> Verdict:
     ok = f"{len(manifest['files'])} files as the manifest says"
     message = f"damaged or missing: {', '.join(damaged)}; materialize corpus again" if damaged else ok
     return verdict(
-        "corpus", "parts_match_manifest", not damaged, message, numbers={"damaged": damaged, "unnamed": extra}, examples=tuple(damaged)
+        "corpus",
+        "parts_match_manifest",
+        not damaged,
+        message,
+        numbers={"damaged": damaged, "unnamed": extra},
+        examples=tuple(damaged),
     )
 
 
@@ -63,7 +69,9 @@ def _forms_agree(folder: Path) -> Verdict:
         wrong = [key for key in corpus.parts if not _part_agrees(corpus, key)]
     except (CorpusError, OSError, pa.ArrowException, ValueError) as error:
         return verdict("corpus", "forms_agree", False, f"cannot be compared: {str(error).splitlines()[0]}")
-    message = f"archive and training form differ in part {', '.join(wrong)}" if wrong else f"{len(corpus)} rows agree in both forms"
+    message = (
+        f"archive and training form differ in part {', '.join(wrong)}" if wrong else f"{len(corpus)} rows agree in both forms"
+    )
     return verdict("corpus", "forms_agree", not wrong, message, numbers={"parts": len(corpus.parts)}, examples=tuple(wrong))
 
 

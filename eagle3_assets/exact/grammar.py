@@ -1,6 +1,7 @@
 """What the model may emit, over ids: an automaton that accepts, splits, and puts together again.
 
-Belongs here: the grammar of one assistant turn behind the generation prompt (tokenizers.md section 4, openrouter-contract.md 3.3):
+Belongs here: the grammar of one assistant turn behind the generation prompt (tokenizers.md section 4, openrouter-contract.md
+3.3):
 
     thinking   reasoning </think> content [section] <|im_end|>      (the section may end the reasoning without </think>)
     K2-Thinking writes <think> itself; instant mode and K2 Instruct emit neither marker

@@ -3,8 +3,8 @@
 Belongs here: the finite spaces, each member with the finding that put it there. Does not belong here: choosing among them
 (`reconstruct.py`), learning which a provider uses (`wire_profiles.py`).
 
-Completion = spacing x tool ids x end of reasoning x where a truncated answer was cut; the bill may or may not count the end of turn.
-Prompt = `render.PromptForm`.
+Completion = spacing x tool ids x end of reasoning x where a truncated answer was cut; the bill may or may not count the end of
+turn. Prompt = `render.PromptForm`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ from eagle3_assets.exact.tokenizer import Profile
 
 # How a server's text differs from the model's at the edges of its fields:
 #   verbatim            not at all
-#   injected            one space joined to every marker (vllm#33457; contract 4.3 #1): at most one is taken off reasoning's two edges and
+#   injected            one space joined to every marker (vllm#33457; contract 4.3 #1): at most one is taken off reasoning's
+#   two edges and
 #                       content's front (and content's back before a tool section)
+#   injected_inner      the same by a server that decodes the output alone: <think> stands in the prompt, so nothing is joined
+#   to the
+#                       front of the reasoning, and a space there is the model's
 #   stripped_*          the leading space that the model wrote is gone (SGLang before #24251): one is put back
-SPACINGS = ("verbatim", "injected", "stripped_reasoning", "stripped_content", "stripped_both")
+SPACINGS = ("verbatim", "injected", "injected_inner", "stripped_reasoning", "stripped_content", "stripped_both")
+INJECTED_EDGES = {
+    "injected": ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail"),
+    "injected_inner": ("reasoning_trail", "content_lead", "content_trail"),
+}
 ENDS_TURN = ("stop", "tool_calls")
 BILLS = (True, False)  # usage.completion_tokens counts the end of turn, or not (contract 4.3 #13)
 
@@ -36,7 +44,8 @@ Encode = Callable[[str], tuple[int, ...]]
 class Texts:
     """Reasoning and content as the model would have written them under one spacing, and what was changed at each edge.
 
-    `edits` maps an edge (reasoning_lead, reasoning_trail, content_lead, content_trail) to -1 (a space taken off) or +1 (put back).
+    `edits` maps an edge (reasoning_lead, reasoning_trail, content_lead, content_trail) to -1 (a space taken off) or +1 (put
+    back).
     """
 
     reasoning: str
@@ -45,15 +54,19 @@ class Texts:
 
 
 def unbend(spacing: str, reasoning: str, content: str, *, calls: bool) -> Texts | None:
-    """The model's texts behind the wire's under `spacing`; None where the wire contradicts it (a stripping server shows no space)."""
+    """The model's texts behind the wire's under `spacing`; None where the wire contradicts it: a stripping server shows no
+    space in front, an injecting one always does (behind a field it may be gone again: parsers strip there)."""
     edits: list[tuple[str, int]] = []
-    if spacing == "injected":
-        for edge, off in (("reasoning_lead", True), ("reasoning_trail", True), ("content_lead", True), ("content_trail", calls)):
-            text = reasoning if edge.startswith("reasoning") else content
-            cut = text.removeprefix(" ") if edge.endswith("lead") else text.removesuffix(" ")
-            if off and cut != text:
-                edits.append((edge, -1))
-                reasoning, content = (cut, content) if edge.startswith("reasoning") else (reasoning, cut)
+    for edge in INJECTED_EDGES.get(spacing, ()):
+        text = reasoning if edge.startswith("reasoning") else content
+        if edge.endswith("lead") and text and not text.startswith(" "):
+            return None
+    for edge in INJECTED_EDGES.get(spacing, ()):
+        text = reasoning if edge.startswith("reasoning") else content
+        cut = text.removeprefix(" ") if edge.endswith("lead") else text.removesuffix(" ")
+        if cut != text and (edge != "content_trail" or calls):
+            edits.append((edge, -1))
+            reasoning, content = (cut, content) if edge.startswith("reasoning") else (reasoning, cut)
     if spacing in ("stripped_reasoning", "stripped_both") and reasoning:
         if reasoning[0].isspace():
             return None
@@ -103,8 +116,8 @@ class Completion:
 def enumerate_completions(profile: Profile, fields: Fields, *, thinking: bool, prior_calls: int) -> list[Completion]:
     """All candidates for the answer in `fields`; the first is the text as it stands.
 
-    `prior_calls` counts the tool calls of the conversation so far (rebuilt ids continue it). Equal ids of different spacings are all
-    listed. Raises ExactError for text that has no ids (lone surrogates).
+    `prior_calls` counts the tool calls of the conversation so far (rebuilt ids continue it). Equal ids of different spacings
+    are all listed. Raises ExactError for text that has no ids (lone surrogates).
     """
     truncated = fields.finish_reason == "length"
     encode = remembering(edge_encoder(profile))
@@ -178,9 +191,10 @@ def count_calls(messages: Sequence[Mapping[str, Any]]) -> int:
     return sum(len(m["tool_calls"]) for m in messages if isinstance(m.get("tool_calls"), list | tuple))
 
 
-# ---------------------------------------------------------------------------------------------------- encoding texts that differ at an edge
-# Between a letter and a space before a letter the split regex always cuts, whatever stands in front: a run of letters ends at the
-# space, and the space begins the next piece. So texts that differ only at their edges share the encoding of their middle.
+# ---------------------------------------------------------------------------------------------------- encoding texts that
+# differ at an edge Between a letter and a space before a letter the split regex always cuts, whatever stands in front: a run
+# of letters ends at the space, and the space begins the next piece. So texts that differ only at their edges share the
+# encoding of their middle.
 _SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
 _EDGE_CHARS = 64
 
@@ -191,11 +205,8 @@ def edge_encoder(profile: Profile) -> Encode:
 
     def encode(text: str) -> tuple[int, ...]:
         first = _SAFE_CUT.search(text)
-        last = None
-        if first and len(text) > 4 * _EDGE_CHARS:
-            for last in _SAFE_CUT.finditer(text, max(first.end() + 1, len(text) - _EDGE_CHARS)):
-                break
-        if not first or not last:
+        last = _SAFE_CUT.search(text, max(first.end() + 1, len(text) - _EDGE_CHARS)) if first else None
+        if not first or not last or len(text) < 4 * _EDGE_CHARS:
             return tuple(profile.encode(text))
         middle = text[first.start() : last.start()]
         if middle not in middles:
@@ -227,8 +238,8 @@ class PromptCandidate:
 
 
 def enumerate_prompts(profile: Profile, request: Mapping[str, Any], *, thinking: bool) -> list[PromptCandidate]:
-    """All distinct prompts that a server may have made of `request`; the first is the model's own form. Forms that lead to the same
-    ids are one candidate. Raises ExactError where no template is known or a message cannot be rendered.
+    """All distinct prompts that a server may have made of `request`; the first is the model's own form. Forms that lead to the
+    same ids are one candidate. Raises ExactError where no template is known or a message cannot be rendered.
     """
     messages = request.get("messages") or []
     tools = request.get("tools") or None

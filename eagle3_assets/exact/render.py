@@ -1,8 +1,8 @@
 """Prompts as a server makes them: messages and tools → one string → ids.
 
-Belongs here: our own renderer of the Kimi family in plain Python, the forms in which a server may bend a request (`PromptForm`), and the
-cross-check that runs the model's own jinja template where its file is present. Does not belong here: which form a provider uses
-(`hypotheses.py`, `wire_profiles.py`).
+Belongs here: our own renderer of the Kimi family in plain Python, the forms in which a server may bend a request
+(`PromptForm`), and the cross-check that runs the model's own jinja template where its file is present. Does not belong here:
+which form a provider uses (`hypotheses.py`, `wire_profiles.py`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Message = Mapping[str, Any]
 class PromptForm:
     """How a server turned a request into its prompt; each field is a finding of prompt-side.md.
 
-    `tool_style`, `strict` (whether the `strict` key of a tool is rendered) and `tool_keys`: the declaration of tools; "typed" is the
-    key order of engines that parse tools into typed objects first (type, function: name, description, parameters). `history_reasoning`:
-    "kept" as the template asks, or lost between gateway and engine. `arguments`: history arguments as sent, or parsed and written
-    again spaced.
+    `tool_style`, `strict` (whether the `strict` key of a tool is rendered) and `tool_keys`: the declaration of tools; "typed"
+    is the key order of engines that parse tools into typed objects first (type, function: name, description, parameters).
+    `history_reasoning`: "kept" as the template asks, or lost between gateway and engine. `arguments`: history arguments as
+    sent, or parsed and written again spaced.
     """
 
     tool_style: ToolStyle
@@ -49,7 +49,7 @@ class PromptForm:
 
 # ---------------------------------------------------------------------------------------------------- what a request says
 def wants_thinking(request: Mapping[str, Any], default: bool = True) -> bool:
-    """Whether the request asks for reasoning: OpenRouter's `reasoning`, vLLM/SGLang's `chat_template_kwargs`, Moonshot's `thinking`."""
+    """Whether the request asks for reasoning: OpenRouter's `reasoning`, engines' `chat_template_kwargs`, Kimi's `thinking`."""
     reasoning = request.get("reasoning")
     if isinstance(reasoning, Mapping):
         if isinstance(reasoning.get("enabled"), bool):
@@ -63,12 +63,12 @@ def wants_thinking(request: Mapping[str, Any], default: bool = True) -> bool:
         return bool(template["thinking"])
     thinking = request.get("thinking")
     if isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "disabled"):
-        return thinking["type"] == "enabled"
+        return bool(thinking["type"] == "enabled")
     return default
 
 
 def reasoning_of(message: Message) -> str:
-    """The reasoning that a history message carries: `reasoning_details` texts, else `reasoning`, else `reasoning_content`, else ""."""
+    """The reasoning of a history message: `reasoning_details` texts, else `reasoning`, else `reasoning_content`, else ""."""
     details = message.get("reasoning_details")
     if isinstance(details, Sequence) and not isinstance(details, str):
         texts = [d["text"] for d in details if isinstance(d, Mapping) and isinstance(d.get("text"), str)]
@@ -93,7 +93,8 @@ def render_text(
 ) -> str:
     """The prompt string. `form` defaults to what the model's own template and tokenizer code do.
 
-    `preserve_thinking` is K2.6's switch (keep all history reasoning). Raises ExactError where no template is known, and for images.
+    `preserve_thinking` is K2.6's switch (keep all history reasoning). Raises ExactError where no template is known, and for
+    images.
     """
     if not profile.renders:
         raise ExactError(f"no template for {profile.name}")
@@ -133,7 +134,7 @@ def default_form(profile: Profile) -> PromptForm:
 
 
 def generation_stub(profile: Profile, thinking: bool) -> str:
-    """What stands behind `assistant<|im_middle|>`: the opening marker where the prompt opens the reasoning, both in instant mode."""
+    """What stands behind `assistant<|im_middle|>`: the opening marker where the prompt opens reasoning, both in instant mode."""
     reasoning = profile.facts["reasoning"]
     if profile.opened_by != "prompt":
         return ""
@@ -259,7 +260,9 @@ def _template(path: Path, mtime_ns: int) -> Any:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    def tojson(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def raise_exception(message: str) -> None:

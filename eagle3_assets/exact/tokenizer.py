@@ -1,7 +1,7 @@
 """Tokenizer profiles: facts from `profiles/<name>.toml` + ranks from a tokenizer folder = an encoder that can be trusted.
 
-Belongs here: finding and pinning files, special ids by name, encoding with specials off (what a model wrote) and on (what a server
-rendered). Does not belong here: templates (`render.py`), the grammar of answers (`grammar.py`), remote code of any kind.
+Belongs here: finding and pinning files, special ids by name, encoding with specials off (what a model wrote) and on (what a
+server rendered). Does not belong here: templates (`render.py`), the grammar of answers (`grammar.py`), remote code of any kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from eagle3_assets.store import data_root
 PROFILES_DIR = Path(__file__).parent / "profiles"
 PACKAGE_DIR = Path(__file__).parents[1]
 TEMPLATE_FILE = "chat_template.jinja"
-RENDERER_VERSION = "kimi-1"  # part of template_sha256 where no upstream template is pinned; raise it when render.py changes its output
+RENDERER_VERSION = (
+    "kimi-1"  # part of template_sha256 where no upstream template is pinned; raise it when render.py changes its output
+)
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class Profile:
         return self.encoding.encode_ordinary(text)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a rendered prompt as the model's own tokenizer makes them: control-token text becomes control tokens, and the text
-        is cut by the chunk rule *before* they are looked for (so a marker that lies across a cut is lost, as on the server).
+        """Ids of a rendered prompt as the model's own tokenizer makes them: control-token text becomes control tokens, and the
+        text is cut by the chunk rule *before* they are looked for (so a marker that lies across a cut is lost, as on the server).
         """
         refuse_surrogates(text)
         facts = self.facts["tokenizer"]
@@ -216,8 +218,9 @@ def profile_for_model(model: str | None) -> str | None:
 
 
 def load_profile(name: str, tokenizer_dir: Path | None = None) -> Profile:
-    """Load `name` with the files of `tokenizer_dir` (or of a folder in it), else of `<data root>/tokenizers/<profile>/`, else those
-    that ship with the package. Cached. Raises ExactError (one line) for an unknown profile, a missing file, a file that is not the pinned one.
+    """Load `name` with the files of `tokenizer_dir` (or of a folder in it), else of `<data root>/tokenizers/<profile>/`, else
+    those that ship with the package. Cached. Raises ExactError (one line) for an unknown profile, a missing file, a file that
+    is not the pinned one.
     """
     facts = profile_facts(name)
     ranks = _find_ranks(name, facts, tokenizer_dir)
@@ -235,7 +238,7 @@ def _roots(facts: Mapping[str, Any], tokenizer_dir: Path | None) -> list[Path]:
 
 
 def _find_ranks(name: str, facts: Mapping[str, Any], tokenizer_dir: Path | None) -> Path:
-    file = facts["tokenizer"]["ranks_file"]
+    file = str(facts["tokenizer"]["ranks_file"])
     roots = _roots(facts, tokenizer_dir)
     for root in roots:
         if (root / file).is_file():
@@ -264,7 +267,9 @@ def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None
     if pin and sha256 != pin:
         raise ExactError(f"{ranks_path}: sha256 is {sha256[:16]}…, expected {pin[:16]}… for {name}; get the model's own file")
     tokens = facts["tokenizer"]
-    special = {str(tokens["reserved_name"]).format(id=k): k for k in range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])}
+    special = {
+        str(tokens["reserved_name"]).format(id=k): k for k in range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])
+    }
     named = {token_id: text for text, token_id in tokens["special"].items()}
     special = {named.get(token_id, text): token_id for text, token_id in special.items()}
     encoding = tiktoken.Encoding(
@@ -283,5 +288,7 @@ def _ranks(path: Path, data: bytes, expected: int) -> dict[bytes, int]:
         except ValueError:
             raise ExactError(f"{path}: line {number} is not 'base64 rank'; get the model's own file") from None
     if sorted(ranks.values()) != list(range(expected)):
-        raise ExactError(f"{path}: expected the ranks 0..{expected - 1}, found {len(ranks)}; get the file that belongs to the profile")
+        raise ExactError(
+            f"{path}: expected the ranks 0..{expected - 1}, found {len(ranks)}; get the file that belongs to the profile"
+        )
     return ranks

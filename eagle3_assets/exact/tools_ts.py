@@ -1,11 +1,11 @@
 """Kimi K2.5's tool declaration: JSON schemas as TypeScript text.
 
-Belongs here: our own writing of the format (facts: tokenizers.md section 5; behaviour learned from the public encoder that ships with the
-model, its golden output, and real bills). Does not belong here: where the text goes in a prompt (`render.py`).
+Belongs here: our own writing of the format (facts: tokenizers.md section 5; behaviour learned from the public encoder that
+ships with the model, its golden output, and real bills). Does not belong here: where the text goes in a prompt (`render.py`).
 
-The format: `# Tools`, a `functions` namespace, one `type NAME = (_: {…}) => any;` a function. Required keys come first, each group by
-name; `$defs` become interfaces; a comment line holds description, constraints and default. Whatever the format has no words for raises
-`Unwritable`, and the caller falls back to compact JSON, as the model's own tokenizer does.
+The format: `# Tools`, a `functions` namespace, one `type NAME = (_: {…}) => any;` a function. Required keys come first, each
+group by name; `$defs` become interfaces; a comment line holds description, constraints and default. Whatever the format has no
+words for raises `Unwritable`, and the caller falls back to compact JSON, as the model's own tokenizer does.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ def sort_keys(value: Any) -> Any:
 def declare_tools(tools: Sequence[Mapping[str, Any]]) -> str:
     """The declaration of OpenAI-shaped `tools` ("" when none is a function). Raises Unwritable."""
     try:
-        functions = [tool["function"] for tool in sort_keys(list(tools)) if tool.get("type") == "function" and tool.get("function")]
+        functions = [
+            tool["function"] for tool in sort_keys(list(tools)) if tool.get("type") == "function" and tool.get("function")
+        ]
         blocks = [_function(function) for function in functions]
-    except (TypeError, AttributeError, KeyError, RecursionError) as error:
+    except (TypeError, AttributeError, LookupError, RecursionError) as error:
         raise Unwritable(f"not a JSON schema: {error!r}") from None
     if not blocks:
         return ""

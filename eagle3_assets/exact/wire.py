@@ -1,8 +1,8 @@
 """Wire bytes → `Fields`: a body taken apart, nothing changed, nothing raised.
 
-Belongs here: JSON with keep-alive whitespace, SSE transcripts, the places where servers put ids, counts and errors (openrouter-contract.md
-1.3, 2.1, 4.3; exactness.md 1.2). Does not belong here: what the fields mean for ids (`hypotheses.py`), retries (`collect`).
-What cannot be read ends up in `Fields.problems`.
+Belongs here: JSON with keep-alive whitespace, SSE transcripts, the places where servers put ids, counts and errors
+(openrouter-contract.md 1.3, 2.1, 4.3; exactness.md 1.2). Does not belong here: what the fields mean for ids (`hypotheses.py`),
+retries (`collect`). What cannot be read ends up in `Fields.problems`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_fields(body: bytes, content_type: str = "application/json") -> Fields:
 
 
 def _load(data: bytes) -> Any:
-    """Parsed JSON, or None. orjson refuses lone surrogates and NaN; the standard library reads them, and later stages judge them."""
+    """Parsed JSON, or None. orjson refuses lone surrogates and NaN; the standard library reads them, later stages judge them."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -251,7 +251,9 @@ class _Answer:
         texts = {key: text for key, text in self.reasoning.items() if text}
         if len(set(texts.values())) > 1:
             self.problem(f"{' and '.join(sorted(texts))} differ")
-        reasoning = next((self.reasoning[k] for k in ("reasoning_details", "reasoning", "reasoning_content") if texts.get(k)), None)
+        reasoning = next(
+            (self.reasoning[k] for k in ("reasoning_details", "reasoning", "reasoning_content") if texts.get(k)), None
+        )
         if reasoning is None and self.reasoning:
             reasoning = ""
         details = self.usage.get("completion_tokens_details")
@@ -270,7 +272,7 @@ class _Answer:
             billed_prompt=self.count(self.usage.get("prompt_tokens"), "prompt_tokens"),
             billed_completion=self.count(self.usage.get("completion_tokens"), "completion_tokens"),
             billed_reasoning=self.count(spent, "reasoning_tokens"),
-            cost_usd=float(cost) if type(cost) in (int, float) and math.isfinite(cost) else None,
+            cost_usd=float(cost) if isinstance(cost, int | float) and math.isfinite(cost) else None,
             prompt_ids=tuple(self.prompt_ids) if self.prompt_ids is not None else None,
             output_ids=tuple(self.output_ids) if self.output_ids is not None else None,
             logprobs=tuple(self.logprobs) or None,

@@ -22,6 +22,7 @@ SEED = 0
 N_ROWS = {"a1_deepswekimi": 40, "b1_glaive": 48, "b3_magicoder": 96, "b8_sweagent": 64}
 A1_NON_CANONICAL_EVERY = 20  # one row in twenty: 5 %
 AGENT_SYSTEM = "You are a coding agent in a sandbox. Look, change, test, then submit. Work in /repo."
+QUIET = world.Mixture(literal_marker=0.0)  # marker text stands in the bad rows only
 
 Row = dict[str, Any]
 
@@ -96,11 +97,11 @@ def trajectory_row(seed: int, index: int) -> Row:
     made = 0
     steps = replace(task, tools=("bash", "str_replace_editor"))
     for _ in range(rng.randint(1, 4)):
-        turn = world.write_answer(rng, replace(steps, size=rng.randint(30, 90)), call=True)
+        turn = world.write_answer(rng, replace(steps, size=rng.randint(30, 90)), QUIET, call=True)
         turn = replace(turn, implicit_end=False)
         messages += [_assistant(turn, made), *_tool_results(rng, turn, made, language)]
         made += len(turn.calls)
-    last = world.write_answer(rng, replace(task, size=rng.randint(60, 350)), call=False)
+    last = world.write_answer(rng, replace(task, size=rng.randint(60, 350)), QUIET, call=False)
     if index % 4 == 3:
         arguments = toolset.write_json(rng, toolset.arguments(rng, "submit", language))
         last = replace(last, content="", calls=(world.Call("submit", arguments),))
@@ -129,8 +130,8 @@ def function_call_row(seed: int, index: int) -> Row:
         messages.append({"role": "system", "content": rng.choice(world.SYSTEM_PROMPTS)})
     messages.append({"role": "user", "content": prose.sentence(rng, language, "asks")})
     if index % 6 == 5:
-        call = replace(world.write_answer(rng, task, call=True), implicit_end=False)
-        answer = world.write_answer(rng, task, call=False)
+        call = replace(world.write_answer(rng, task, QUIET, call=True), implicit_end=False)
+        answer = world.write_answer(rng, task, QUIET, call=False)
         messages += [_assistant(call, 0), *_tool_results(rng, call, 0, language), _assistant(answer, 0)]
         messages.append({"role": "user", "content": prose.sentence(rng, language, "asks")})
     return {"id": f"glaive-{index:04d}", "messages": messages, "tools": toolset.declarations(names)}
@@ -146,8 +147,8 @@ _BAD_PROBLEMS = {
 def problem_row(seed: int, index: int) -> Row:
     """B3: one plain prompt and a solution that nobody reads (the answer is what the campaign buys)."""
     rng = _rng("b3_magicoder", seed, index)
-    task = world.make_task(rng, world.Mixture(tools=0.0))
-    solution = world.write_answer(rng, replace(task, thinking=False, size=min(task.size, 80))).content
+    task = world.make_task(rng, replace(QUIET, tools=0.0))
+    solution = world.write_answer(rng, replace(task, thinking=False, size=min(task.size, 80)), QUIET).content
     return {"problem": _BAD_PROBLEMS.get(index, task.user), "solution": solution}
 
 

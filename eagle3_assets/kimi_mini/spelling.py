@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     import tiktoken
 
 
+# How often one, two or three ids are respelled as two: one id more (`th`+`at`), the same count (`'`+`data` for `'d`+`ata`), one
+# less (`'`+`summary` for `'s`+`um`+`mary`). About the shape measured on a small model at T = 1 (research note exactness 4(i):
+# of 22 places 16 longer, 5 equal, 1 shorter).
+RESPELL_WEIGHTS = (66, 26, 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Markers:
     """Ids of the control tokens that a completion may hold."""
@@ -97,34 +103,34 @@ def _tokens() -> tuple[tuple[bytes, ...], dict[bytes, int]]:
     return tuple(sorted(ranks, key=ranks.__getitem__)), ranks
 
 
-def _other_splits(first: int, second: int | None) -> list[list[int]]:
-    """Other ways to spell one or two neighbouring ids with at most two ids, same bytes."""
+def _two_ids(window: Sequence[int]) -> list[list[int]]:
+    """All ways to spell the bytes of `window` with exactly two ids, the window itself left out."""
     words, ranks = _tokens()
-    joined = words[first] + (words[second] if second is not None else b"")
-    old = [first] if second is None else [first, second]
+    joined = b"".join(words[token] for token in window)
     pairs = ((joined[:cut], joined[cut:]) for cut in range(1, len(joined)))
     ways = [[ranks[left], ranks[right]] for left, right in pairs if left in ranks and right in ranks]
-    if joined in ranks:
-        ways.append([ranks[joined]])
-    return [way for way in ways if way != old]
+    return [way for way in ways if way != list(window)]
+
+
+def _respell_once(rng: Random, encoding: tiktoken.Encoding, ids: list[int]) -> list[int]:
+    """One place spelled differently; `ids` as they are where no place is found."""
+    width = rng.choices((1, 2, 3), weights=RESPELL_WEIGHTS)[0]
+    places = [place for start, end in _fields(ids) for place in range(start, end - width + 1)]
+    rng.shuffle(places)
+    for place in places:
+        for way in rng.sample(ways := _two_ids(ids[place : place + width]), len(ways)):
+            changed = [*ids[:place], *way, *ids[place + width :]]
+            if not is_canonical(encoding, changed):
+                return changed
+    return ids
 
 
 def respell(rng: Random, encoding: tiktoken.Encoding, ids: Sequence[int], edits: int) -> list[int]:
-    """The same bytes with up to `edits` places spelled differently.
+    """The same bytes with up to `edits` places spelled with two ids in place of one, two or three (see RESPELL_WEIGHTS).
 
-    Half of the places split one id into two (longer), the rest respell a neighbouring pair (mostly the same count; shorter where
-    the pair joins to one id that the split regex forbids, such as `'` + `data` for `'d` + `ata`). Control ids are never touched.
+    Control ids are never touched, so every field keeps its text.
     """
     changed = list(ids)
     for _ in range(edits):
-        for _ in range(40):  # most single ids have another split; pairs often have none
-            start, end = rng.choice(_fields(changed))
-            position = rng.randrange(start, end)
-            pair = rng.random() < 0.5 and position + 1 < end
-            ways = _other_splits(changed[position], changed[position + 1] if pair else None)
-            if ways:
-                candidate = [*changed[:position], *rng.choice(ways), *changed[position + (2 if pair else 1) :]]
-                if not is_canonical(encoding, candidate):
-                    changed = candidate
-                    break
+        changed = _respell_once(rng, encoding, changed)
     return changed

@@ -76,7 +76,7 @@ class Mixture:
     tools: float = 0.46
     implicit_end: float = 0.06  # of the thinking answers with tools
     empty_reasoning: float = 0.02
-    literal_marker: float = 0.004
+    literal_marker: float = 0.008
     median_tokens: float = 190.0
     sigma: float = 0.70
     max_tokens: int = 1_200

@@ -102,6 +102,8 @@ def _candidate(row: SourceRow, dataset: Dataset) -> Candidate:
     conversation = map_row(row.row, dataset.mapping)
     turn = cut_turn(conversation, dataset.turns)
     reason = screen(turn.history, conversation.tools, turn.follow_ups, max_chars=dataset.max_chars)
+    if reason == "invalid_tool_schema":
+        raise BadRow(reason, dump_json(conversation.tools))
     if reason:
         raise BadRow(reason, _sketch(turn))
     given = given_answer(conversation, turn) if dataset.backend == "import" else None

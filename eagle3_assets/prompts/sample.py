@@ -55,7 +55,7 @@ def expected_tokens(own_chars: Sequence[int], *, mean_tokens: int, max_tokens: i
 class Candidate:
     """A prompt that passed the screen. `payload` is what the file stores; `tie` chooses among rows with the same prompt.
 
-    `own_chars` is the length of the source's own answer, `known_tokens` the answer's true or near length where it exists (import).
+    `own_chars` is the length of the source's own answer, `known_tokens` that of an import's answer.
     """
 
     sample_id: str

@@ -15,11 +15,12 @@ import numpy as np
 from eagle3_assets.review.columns import Columns, Ints
 from eagle3_assets.review.intervals import lower_bound
 
-# exactness.md section 3.2: a spike at one value is an offset or a stripped character, a spread is another tokenizer or an estimate
+# exactness.md section 3.2: a spike at one value is an offset or a stripped character, a spread is another tokenizer or an
+# estimate
 BUCKETS = ("<=-3", "-2", "-1", "0", "1", "2", ">=3")
 NOT_PROVED = (
-    "This bounds only the mean signed error: errors with opposite signs cancel, and one token lost in every answer of 2,500 tokens "
-    "gives the same 0.04 %. It proves nothing about any single row."
+    "This bounds only the mean signed error: errors with opposite signs cancel, and one token lost in every answer of 2,500 "
+    "tokens gives the same 0.04 %. It proves nothing about any single row."
 )  # exactness.md section 3
 
 
@@ -40,24 +41,25 @@ class Stratum:
 
 
 def strata_of(columns: Columns) -> list[Stratum]:
-    """Strata of one table. Quarantined rows count: a statistic without its failures is none. Imports bill nothing and are left out."""
+    """Strata of one table. Quarantined rows count: a statistic without its failures is none. Imports bill nothing and are left
+    out."""
     completion, prompt = columns.residual("completion"), columns.residual("prompt")
     billed = columns.integers("billed_completion")
     providers, finishes = columns.strings("provider"), columns.strings("finish_reason")
     sources = columns.strings("source")
     found: dict[tuple[str, bool, str], list[int]] = {}
     for i in range(len(columns)):
-        if completion.mask[i] and prompt.mask[i]:
+        if not (completion.known[i] or prompt.known[i]):
             continue
         key = (providers[i] or str(sources[i]), _has_tools(columns.evidence[i], finishes[i]), finishes[i] or "none")
         found.setdefault(key, []).append(i)
     strata = []
     for key, rows in found.items():
-        stratum = Stratum(*key)
-        stratum.completion.append(completion[rows].compressed())
-        stratum.prompt.append(prompt[rows].compressed())
-        stratum.billed = int(billed[rows][~completion.mask[rows]].sum() or 0)
-        strata.append(stratum)
+        mine = np.zeros(len(columns), dtype=bool)
+        mine[rows] = True
+        with_bill = mine & completion.known
+        d = [completion.d[with_bill]], [prompt.d[mine & prompt.known]]
+        strata.append(Stratum(*key, *d, billed=int(billed[with_bill].sum())))
     return strata
 
 

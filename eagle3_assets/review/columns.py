@@ -48,6 +48,20 @@ def list_column(table: pa.Table, name: str) -> tuple[pa.Array, Ints]:
     return array.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """`d` int64 [rows] rebuilt minus billed; it means something only where `known`: billed, and something was rebuilt."""
+
+    d: Ints
+    known: Bools
+
+    @property
+    def wrong(self) -> Bools:
+        """Where a bill is known and differs."""
+        wrong: Bools = self.known & (self.d != 0)
+        return wrong
+
+
 class Columns:
     """Numpy views of a tokens table; everything is computed once, when asked for."""
 
@@ -61,11 +75,15 @@ class Columns:
         values: list[str | None] = self.table.column(name).to_pylist()
         return values
 
-    def integers(self, name: str) -> np.ma.MaskedArray[Any, Any]:
-        """An int column; nulls are masked."""
-        column = self.table.column(name)
-        values = column.fill_null(0).to_numpy().astype(np.int64)
-        return np.ma.MaskedArray(values, mask=column.is_null().to_numpy())
+    def integers(self, name: str) -> Ints:
+        """An int column as int64; a null is 0 (see `present`)."""
+        values: Ints = self.table.column(name).fill_null(0).to_numpy().astype(np.int64)
+        return values
+
+    def present(self, name: str) -> Bools:
+        """Where a column is not null."""
+        here: Bools = np.asarray(self.table.column(name).is_valid().to_numpy(), dtype=bool)
+        return here
 
     @cached_property
     def sample_ids(self) -> list[str]:
@@ -114,20 +132,17 @@ class Columns:
         """Rows whose own reasons hold this check's name, alone or as `name: detail`."""
         return np.array([any(r.split(":", 1)[0] == name for r in row) for row in self.reasons], dtype=bool)
 
-    def residual(self, part: str) -> np.ma.MaskedArray[Any, Any]:
-        """Rebuilt minus billed ids, int64 [rows], masked where nothing was billed or nothing was rebuilt.
+    def residual(self, part: str) -> Residual:
+        """Rebuilt minus billed ids of each row. `part` is "completion" or "prompt".
 
-        `part` is "completion" or "prompt". Recomputed from the ids, not believed: the provider's learned convention is the only
-        thing taken from the evidence, as `evidence.convention.<part>`: billed = ids + convention for a right row (a provider that
-        does not bill the end of turn has -1).
+        Recomputed from the ids, not believed. Only the provider's learned convention is taken from the evidence, as
+        `evidence.convention.<part>`: billed = ids + convention for a right row (a provider that leaves out the end: -1).
         """
-        prompt_len = np.asarray(self.integers("prompt_len"))
+        prompt_len = self.integers("prompt_len")
         rebuilt = prompt_len if part == "prompt" else self.lengths - prompt_len
         convention = np.array([_convention(e, part) for e in self.evidence], dtype=np.int64)
-        billed = self.integers(f"billed_{part}")
-        residual = rebuilt + convention - billed
-        residual[rebuilt <= 0] = np.ma.masked
-        return residual
+        billed = f"billed_{part}"
+        return Residual(rebuilt + convention - self.integers(billed), self.present(billed) & (rebuilt > 0))
 
 
 def sums_by_row(values: Ints, ragged: Ragged) -> Ints:

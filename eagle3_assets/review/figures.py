@@ -58,7 +58,7 @@ def add_table(campaign: Campaign, figures: Figures, table: pa.Table) -> None:
     """Count the rows of one shard into `figures`."""
     columns = Columns(table)
     why = _drop_reasons(campaign, columns)
-    prompt = np.asarray(columns.integers("prompt_len"))
+    prompt = columns.integers("prompt_len")
     response, p_exact = columns.lengths - prompt, np.nan_to_num(table.column("p_exact").to_numpy())
     cost = table.column("cost_usd").fill_null(0.0).to_pylist()
     names = [p or str(s) for p, s in zip(columns.strings("provider"), columns.strings("source"), strict=True)]
@@ -111,7 +111,7 @@ def _drop_reasons(campaign: Campaign, columns: Columns) -> list[str | None]:
 def _keep_worst(figures: Figures, columns: Columns, p_exact: np.ndarray[Any, np.dtype[np.float64]]) -> None:
     """Rows that are out come first, those furthest from their bill first; then the least certain of the rest."""
     residual = columns.residual("completion")
-    off = np.abs(residual).filled(0)
+    off = np.where(residual.known, np.abs(residual.d), 0)
     order = np.lexsort((-off, p_exact, columns.admitted))
     table = columns.table
     for i in (int(k) for k in order[:WORST]):
@@ -124,7 +124,7 @@ def _keep_worst(figures: Figures, columns: Columns, p_exact: np.ndarray[Any, np.
             "provider": table.column("provider")[i].as_py() or table.column("source")[i].as_py(),
             "grade": str(columns.grades[i]),
             "p_exact": float(p_exact[i]),
-            "residual": None if residual.mask[i] else int(residual[i]),
+            "residual": int(residual.d[i]) if residual.known[i] else None,
             "finish_reason": table.column("finish_reason")[i].as_py(),
             "reasons": columns.reasons[i],
             "command": f"eagle3 show {columns.sample_ids[i]}",
@@ -145,7 +145,10 @@ def provider_lines(figures: Figures) -> list[dict[str, Any]]:
     lines = []
     for name, facts in sorted(figures.providers.items()):
         usd, made, kept = facts["cost_usd"], facts["response"], facts["trainable_tokens"]
-        dear = {"usd_per_million": usd / made * 1e6 if made else None, "usd_per_million_trainable": usd / kept * 1e6 if kept else None}
+        dear = {
+            "usd_per_million": usd / made * 1e6 if made else None,
+            "usd_per_million_trainable": usd / kept * 1e6 if kept else None,
+        }
         lines.append({"provider": name, **facts, **dear})
     return lines
 

@@ -1,7 +1,8 @@
-"""The invariants of the stages up to `answers`, and of the report, as pure functions → list of `Verdict` with the names of `table.py`.
+"""The invariants of the stages up to `answers`, and of the report, as pure functions → list of `Verdict` with the names of
+`table.py`.
 
-Belongs here: judging what a stage left on disk. Does not belong here: token rows (`token_rows.py`; `judge_tokens` is offered here too),
-verdict files (`gate.py`).
+Belongs here: judging what a stage left on disk. Does not belong here: token rows (`token_rows.py`; `judge_tokens` is offered
+here too), verdict files (`gate.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,18 @@ from eagle3_assets.review.table import check_named, verdict
 from eagle3_assets.review.token_rows import JudgedRow, Key, RowChecker, judge_tokens
 from eagle3_assets.review.verdict import Verdict
 
-__all__ = ["JudgedRow", "Key", "RowChecker", "judge_answers", "judge_endpoints", "judge_pilot", "judge_prompts", "judge_report",
-           "judge_tokens", "judge_wire_profiles"]  # fmt: skip
+__all__ = [
+    "JudgedRow",
+    "Key",
+    "RowChecker",
+    "judge_answers",
+    "judge_endpoints",
+    "judge_pilot",
+    "judge_prompts",
+    "judge_report",
+    "judge_tokens",
+    "judge_wire_profiles",
+]
 
 
 # ---------------------------------------------------------------------------------------------------- endpoints, pilot, profiles
@@ -35,16 +46,28 @@ def judge_endpoints(eligible: Sequence[Mapping[str, Any]], refused: Sequence[Map
 
 
 def judge_pilot(found: Mapping[str, Any], cap_usd: float) -> list[Verdict]:
-    """`found` is pilot.json: `spent_usd`, and `providers` {name: {"answers": n, ...}} of every eligible endpoint."""
+    """`found` is pilot.json: `spent_usd`, and `endpoints` {tag: {"answers": n, ...}} of every eligible endpoint."""
     spent = float(found["spent_usd"])
-    providers = {str(name): int(facts.get("answers", 0)) for name, facts in dict(found.get("providers") or {}).items()}
-    silent = sorted(name for name, answers in providers.items() if not answers)
+    endpoints = {str(tag): int(facts["answers"]) for tag, facts in found["endpoints"].items()}
+    silent = sorted(tag for tag, answers in endpoints.items() if not answers)
     within = spent <= cap_usd + 1e-9  # sums of doubles
     return [
-        verdict("pilot", "within_cap", within, f"{spent:.6f} USD spent of {cap_usd:.2f}", numbers={"spent_usd": spent, "cap_usd": cap_usd}),
-        verdict("pilot", "providers_answered", not silent, _counted(silent, "eligible providers without an answer"),
-                numbers={"providers": len(providers), "silent": len(silent)}, examples=tuple(silent)),
-    ]  # fmt: skip
+        verdict(
+            "pilot",
+            "within_cap",
+            within,
+            f"{spent:.6f} USD spent of {cap_usd:.2f}",
+            numbers={"spent_usd": spent, "cap_usd": cap_usd},
+        ),
+        verdict(
+            "pilot",
+            "providers_answered",
+            not silent,
+            _counted(silent, "eligible endpoints without an answer"),
+            numbers={"endpoints": len(endpoints), "silent": len(silent)},
+            examples=tuple(silent),
+        ),
+    ]
 
 
 def judge_wire_profiles(profiles: Mapping[str, Any]) -> list[Verdict]:
@@ -52,14 +75,21 @@ def judge_wire_profiles(profiles: Mapping[str, Any]) -> list[Verdict]:
     providers = dict(profiles.get("providers") or {})
     undecided = sorted(name for name, facts in providers.items() if not facts.get("decided"))
     return [
-        verdict("wire_profiles", "providers_decided", not undecided, _counted(undecided, "providers whose leading space is undecided"),
-                numbers={"providers": len(providers), "undecided": len(undecided)}, examples=tuple(undecided)),
-    ]  # fmt: skip
+        verdict(
+            "wire_profiles",
+            "providers_decided",
+            not undecided,
+            _counted(undecided, "providers whose leading space is undecided"),
+            numbers={"providers": len(providers), "undecided": len(undecided)},
+            examples=tuple(undecided),
+        ),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
 def judge_prompts(path: Path, dataset: Dataset, numbers: Mapping[str, Any]) -> list[Verdict]:
-    """Judge a prompts file. `numbers` are its manifest's: `source_rows` read, `set_aside` {reason: rows} that could not become a prompt."""
+    """Judge a prompts file. `numbers` are its manifest's: `source_rows` read, `set_aside` {reason: rows} that could not become
+    a prompt."""
     try:
         table = pq.read_table(path, columns=["sample_id", "turn", "reserve"])
     except (OSError, pa.ArrowException) as error:
@@ -77,15 +107,30 @@ def judge_prompts(path: Path, dataset: Dataset, numbers: Mapping[str, Any]) -> l
     looked_at = int(numbers.get("source_rows") or bad + len(ids))
     share, limit = bad / looked_at if looked_at else 0.0, check_named("prompts", "set_aside_share").max_share
     return [
-        verdict("prompts", "unique_ids", not twice, _counted(twice, "rows share sample_id and turn with another"),
-                numbers={"twice": len(twice), "rows": len(ids)}, examples=tuple(twice)),
+        verdict(
+            "prompts",
+            "unique_ids",
+            not twice,
+            _counted(twice, "rows share sample_id and turn with another"),
+            numbers={"twice": len(twice), "rows": len(ids)},
+            examples=tuple(twice),
+        ),
         verdict("prompts", "rows_exist", selected > 0, f"{selected} rows selected", numbers={"selected": selected}),
-        verdict("prompts", "enough_rows", selected >= dataset.n_rows, f"{selected} rows of the {dataset.n_rows} asked for",
-                numbers={"selected": selected, "asked": dataset.n_rows}),
-        verdict("prompts", "set_aside_share", share <= limit,
-                f"{bad} of {looked_at} rows set aside ({share:.2%}; tolerated {limit:.2%})",
-                numbers={"bad": bad, "total": looked_at, "share": share, "max_share": limit, "reasons": set_aside}),
-    ]  # fmt: skip
+        verdict(
+            "prompts",
+            "enough_rows",
+            selected >= dataset.n_rows,
+            f"{selected} rows of the {dataset.n_rows} asked for",
+            numbers={"selected": selected, "asked": dataset.n_rows},
+        ),
+        verdict(
+            "prompts",
+            "set_aside_share",
+            share <= limit,
+            f"{bad} of {looked_at} rows set aside ({share:.2%}; tolerated {limit:.2%})",
+            numbers={"bad": bad, "total": looked_at, "share": share, "max_share": limit, "reasons": set_aside},
+        ),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- answers
@@ -98,8 +143,8 @@ def judge_answers(
     providers: Collection[str],
     closed: bool = False,
 ) -> list[Verdict]:
-    """Judge one shard. `counts` are its manifest's numbers (finished, failed, ambiguous), `answers` its journal, `selected` the keys
-    of its prompts, `providers` the names of the eligible ones (empty for engines and imports).
+    """Judge one shard. `counts` are its manifest's numbers (finished, failed, ambiguous), `answers` its journal, `selected`
+    the keys of its prompts, `providers` the names of the eligible ones (empty for engines and imports).
 
     The journal is the truth: a manifest that claims more finished answers than the journal holds fails `complete`.
     """
@@ -120,14 +165,31 @@ def judge_answers(
     if claimed > len(finished):
         message = f"the manifest claims {claimed} finished answers, the journal holds {len(finished)}"
     return [
-        verdict("answers", "complete", complete, message,
-                numbers={"selected": len(selected), "open": len(open_keys), "failed": failed, "finished": len(finished), "closed": closed},
-                examples=() if complete else tuple(key[0] for key in open_keys)),
-        verdict("answers", "provider_and_model", not wrong, _counted(wrong, "answers from another provider or model than asked"),
-                numbers={"wrong": len(wrong), "finished": len(finished)}, examples=tuple(wrong)),
+        verdict(
+            "answers",
+            "complete",
+            complete,
+            message,
+            numbers={
+                "selected": len(selected),
+                "open": len(open_keys),
+                "failed": failed,
+                "finished": len(finished),
+                "closed": closed,
+            },
+            examples=() if complete else tuple(key[0] for key in open_keys),
+        ),
+        verdict(
+            "answers",
+            "provider_and_model",
+            not wrong,
+            _counted(wrong, "answers from another provider or model than asked"),
+            numbers={"wrong": len(wrong), "finished": len(finished)},
+            examples=tuple(wrong),
+        ),
         share_of_shard("answers", "failed_share", failed, len(selected), "prompts failed"),
         share_of_shard("answers", "ambiguous_share", ambiguous, max(records, ambiguous), "attempts lost after they were sent"),
-    ]  # fmt: skip
+    ]
 
 
 def _bare(name: str) -> str:
@@ -136,25 +198,45 @@ def _bare(name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- report
-def judge_report(report: Mapping[str, Any], verdicts: Mapping[str, Sequence[Verdict]], current: Mapping[str, bool]) -> list[Verdict]:
-    """`report` is reports/<ds>.json, `verdicts` those of stage `tokens` by shard, `current` whether each shard's tokens are made from
+def judge_report(
+    report: Mapping[str, Any], verdicts: Mapping[str, Sequence[Verdict]], current: Mapping[str, bool]
+) -> list[Verdict]:
+    """`report` is reports/<ds>.json, `verdicts` those of stage `tokens` by shard, `current` whether its tokens are made from
     its current answers."""
     outdated = sorted(s for s, fresh in current.items() if not fresh or s not in verdicts)
     stopping = [(s, v) for s in sorted(verdicts) for v in verdicts[s] if v.stops]
     over_all = [v for v in pooled("tokens", (v for s in verdicts.values() for v in s)) if v.stops]
-    failed = [f"{v.check} (shard {s}: {v.message})" for s, v in stopping] + [f"{v.check} (all shards: {v.message})" for v in over_all]
+    failed = [f"{v.check} (shard {s}: {v.message})" for s, v in stopping] + [
+        f"{v.check} (all shards: {v.message})" for v in over_all
+    ]
     aggregate = report["billing"]["aggregate"]
     difference, limit = float(aggregate["relative_difference"]), check_named("report", "aggregate_billing").max_share
     examples = tuple(dict.fromkeys(e for _, v in stopping for e in v.examples))
     return [
-        verdict("report", "all_shards_present", not outdated, _counted(outdated, "shards without current tokens"),
-                numbers={"shards": len(current), "outdated": len(outdated)}, examples=tuple(outdated)),
-        verdict("report", "tokens_pass", not failed, "; ".join(failed) or f"no blocking check of {len(verdicts)} shards failed",
-                numbers={"failed": len(failed), "shards": len(verdicts)}, examples=examples),
-        verdict("report", "aggregate_billing", difference <= limit,
-                f"|sum of differences| is {difference:.4%} of billed tokens (tolerated {limit:.2%}). {aggregate['not_proved']}",
-                numbers={k: v for k, v in aggregate.items() if k != "not_proved"}),
-    ]  # fmt: skip
+        verdict(
+            "report",
+            "all_shards_present",
+            not outdated,
+            _counted(outdated, "shards without current tokens"),
+            numbers={"shards": len(current), "outdated": len(outdated)},
+            examples=tuple(outdated),
+        ),
+        verdict(
+            "report",
+            "tokens_pass",
+            not failed,
+            "; ".join(failed) or f"no blocking check of {len(verdicts)} shards failed",
+            numbers={"failed": len(failed), "shards": len(verdicts)},
+            examples=examples,
+        ),
+        verdict(
+            "report",
+            "aggregate_billing",
+            difference <= limit,
+            f"|sum of differences| is {difference:.4%} of billed tokens (tolerated {limit:.2%}). {aggregate['not_proved']}",
+            numbers={k: v for k, v in aggregate.items() if k != "not_proved"},
+        ),
+    ]
 
 
 def _counted(bad: Sequence[str], what: str) -> str:

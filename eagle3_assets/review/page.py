@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page and as markdown.
 
-Belongs here: layout. Does not belong here: figures. Text is escaped by default (jinja2 autoescape; `escape_markdown`); the page loads
-nothing from anywhere, and its content policy forbids it to.
+Belongs here: layout. Does not belong here: figures. Text is escaped by default (jinja2 autoescape; `escape_markdown`); the
+page loads nothing from anywhere, and its content policy forbids it to.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ _HTML = """<!doctype html>
 <title>{{ r.dataset }}: report</title>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem } td, th { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left }
-td.n { text-align: right; font-variant-numeric: tabular-nums } .pass { color: #17692f } .stop { color: #b3261e } .warn { color: #9a6700 }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem } td, th { padding: .2rem .6rem; border-bottom: 1px solid #ddd;
+text-align: left }
+td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+.pass { color: #17692f } .stop { color: #b3261e } .warn { color:
+#9a6700 }
 .verdict { border-left: 6px solid; padding: .2rem 1rem; margin: 1rem 0 } code { background: #f4f4f4 } img { max-width: 100% }
 </style></head><body>
 <h1>{{ r.dataset }} <small>of campaign {{ r.campaign }}, by {{ r.backend }}</small></h1>
@@ -26,35 +29,43 @@ td.n { text-align: right; font-variant-numeric: tabular-nums } .pass { color: #1
 <h2>Checks</h2>
 <table><tr><th>check</th><th></th><th>shards failed</th><th>what was found</th><th>look at</th></tr>
 {% for c in r.checks %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
-<td class="{{ 'pass' if c.passed else ('stop' if c.severity == 'ERROR' else 'warn') }}">{{ 'passed' if c.passed else c.severity }}</td>
+<td class="{{ 'pass' if c.passed else ('stop' if c.severity == 'ERROR' else 'warn') }}">{{ 'passed' if c.passed else c.severity
+}}</td>
 <td class="n">{{ c.failed_shards }} of {{ c.shards }}</td><td>{{ c.message }}</td>
 <td>{% for e in c.examples[:2] %}<code>eagle3 show {{ e }}</code> {% endfor %}</td></tr>{% endfor %}</table>
 <h2>Grades</h2>
-<table><tr><th>grade</th><th>rows</th><th>share</th><th>tokens</th><th>supervised</th><th>expected exact rows</th><th>trainable rows</th></tr>
+<table><tr><th>grade</th><th>rows</th><th>share</th><th>tokens</th><th>supervised</th><th>expected exact rows</th>
+<th>trainable rows</th></tr>
 {% for g in r.grades %}<tr><td>{{ g.grade }}</td><td class="n">{{ n(g.rows) }}</td><td class="n">{{ pct(g.share) }}</td>
 <td class="n">{{ n(g.tokens) }}</td><td class="n">{{ n(g.supervised) }}</td><td class="n">{{ '%.1f' % g.expected_exact }}</td>
 <td class="n">{{ n(g.trainable_rows) }}</td></tr>{% endfor %}</table>
 <h2>Billing, row by row</h2>
 <img alt="left: rows by rebuilt minus billed tokens; right: rows by length" src="data:image/png;base64,{{ picture }}">
-<table><tr><th>provider</th><th>tools</th><th>finish</th><th>rows</th><th>equal</th><th>at least (95 %)</th><th>Σ|d|</th><th>|Σd|</th>
+<table><tr><th>provider</th><th>tools</th><th>finish</th><th>rows</th><th>equal</th><th>at least (95 %)</th><th>Σ|d|</th>
+<th>|Σd|</th>
 <th>cancellation</th><th>prompt equal</th>{% for b in buckets %}<th>d {{ b }}</th>{% endfor %}</tr>
-{% for s in r.billing.strata %}<tr><td>{{ s.provider }}</td><td>{{ 'yes' if s.tools else 'no' }}</td><td>{{ s.finish_reason }}</td>
+{% for s in r.billing.strata %}<tr><td>{{ s.provider }}</td><td>{{ 'yes' if s.tools else 'no' }}</td>
+<td>{{ s.finish_reason }}</td>
 <td class="n">{{ n(s.completion.n) }}</td><td class="n">{{ pct(s.completion.equal_share) }}</td>
 <td class="n">{{ pct(s.completion.equal_share_lower) }}</td><td class="n">{{ n(s.completion.sum_abs) }}</td>
-<td class="n">{{ n(s.completion.abs_sum) }}</td><td class="n">{{ cancel(s.completion) }}</td><td class="n">{{ pct(s.prompt.equal_share) }}</td>
+<td class="n">{{ n(s.completion.abs_sum) }}</td><td class="n">{{ cancel(s.completion) }}</td>
+<td class="n">{{ pct(s.prompt.equal_share) }}</td>
 {% for b in buckets %}<td class="n">{{ n(s.completion.histogram[b]) }}</td>{% endfor %}</tr>{% endfor %}</table>
 <p>Over all: |Σd| is {{ pct(r.billing.aggregate.relative_difference, 4) }} of {{ n(r.billing.aggregate.billed) }} billed tokens,
 Σ|d| is {{ pct(r.billing.aggregate.absolute_difference, 4) }}. {{ r.billing.aggregate.not_proved }}</p>
 <h2>Providers</h2>
-<table><tr><th>provider</th><th>rows</th><th>response tokens</th><th>USD</th><th>USD per million</th><th>USD per million trainable</th>
+<table><tr><th>provider</th><th>rows</th><th>response tokens</th><th>USD</th><th>USD per million</th>
+<th>USD per million trainable</th>
 <th>trainable rows</th></tr>
 {% for p in r.providers %}<tr><td>{{ p.provider }}</td><td class="n">{{ n(p.rows) }}</td><td class="n">{{ n(p.response) }}</td>
 <td class="n">{{ usd(p.cost_usd) }}</td><td class="n">{{ usd(p.usd_per_million) }}</td>
 <td class="n">{{ usd(p.usd_per_million_trainable) }}</td><td class="n">{{ n(p.trainable_rows) }}</td></tr>{% endfor %}</table>
 <h2>From source row to trainable row</h2>
 <table><tr><th>step</th><th>rows</th><th>lost, by reason</th></tr>
-{% for f in r.funnel %}<tr><td>{{ f.step }}</td><td class="n">{{ n(f.rows) }}</td><td>{{ lost(f.lost) }}</td></tr>{% endfor %}</table>
-{% if r.round_trip.asked %}<p>encode(decode(ids)) = ids for {{ n(r.round_trip.equal) }} of {{ n(r.round_trip.asked) }} rows whose ids came
+{% for f in r.funnel %}<tr><td>{{ f.step }}</td><td class="n">{{ n(f.rows) }}</td>
+<td>{{ lost(f.lost) }}</td></tr>{% endfor %}</table>
+{% if r.round_trip.asked %}<p>encode(decode(ids)) = ids for {{ n(r.round_trip.equal) }} of {{ n(r.round_trip.asked) }} rows
+whose ids came
 from a server ({{ pct(r.round_trip.share) }}). Those ids are kept as they are.</p>{% endif %}
 <h2>Lengths</h2>
 <table><tr><th></th><th>mean</th><th>median</th><th>p99</th><th>longest</th></tr>
@@ -63,13 +74,14 @@ from a server ({{ pct(r.round_trip.share) }}). Those ids are kept as they are.</
 <h2>Rows to look at first</h2>
 <table><tr><th>show</th><th>provider</th><th>grade</th><th>p exact</th><th>d</th><th>finish</th><th>reasons</th></tr>
 {% for w in r.worst %}<tr><td><code>{{ w.command }}</code></td><td>{{ w.provider }}</td><td>{{ w.grade }}</td>
-<td class="n">{{ '%.3f' % w.p_exact }}</td><td class="n">{{ n(w.residual) }}</td><td>{{ w.finish_reason }}</td>
+<td class="n">{{ '%.3f' % w.p_exact }}</td><td class="n">{{ n(w.residual) }}</td><td>{{ w.finish_reason or '–' }}</td>
 <td>{{ w.reasons | join('; ') }}</td></tr>{% else %}<tr><td colspan="7">none</td></tr>{% endfor %}</table>
 </body></html>
 """
 
+MAX_MARKDOWN = 50_000  # bytes; metadata lives in the event log for ever (dagster.md section 2)
 _WORST_IN_MARKDOWN = 8
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&])")
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]#+!|<>~&])")
 
 
 def render_html(report: dict[str, Any], png: bytes) -> str:
@@ -88,32 +100,69 @@ def render_markdown(report: dict[str, Any], png: bytes) -> str:
     verdict, billing = report["verdict"], report["billing"]
     lines = [f"## {e(report['dataset'])}: {'may go on' if verdict['passed'] else 'STOP'}", ""]
     lines += [f"- {e(words)}" for words in verdict["words"]]
-    lines += _table(("check", "verdict", "shards failed", "found"), [
-        (e(c["check"]), "passed" if c["passed"] else f"**{c['severity']}**", f"{c['failed_shards']} of {c['shards']}", e(c["message"]))
-        for c in report["checks"]
-    ])  # fmt: skip
-    lines += _table(("grade", "rows", "share", "supervised tokens", "expected exact"), [
-        (g["grade"], _number(g["rows"]), _percent(g["share"]), _number(g["supervised"]), f"{g['expected_exact']:.1f}")
-        for g in report["grades"]
-    ])  # fmt: skip
-    lines += _table(("provider", "tools", "finish", "rows", "equal", "at least (95 %)", "Σ\\|d\\|", "\\|Σd\\|", "cancellation"), [
-        (e(s["provider"]), "yes" if s["tools"] else "no", e(s["finish_reason"]), _number(s["completion"]["n"]),
-         _percent(s["completion"]["equal_share"]), _percent(s["completion"]["equal_share_lower"]), _number(s["completion"]["sum_abs"]),
-         _number(s["completion"]["abs_sum"]), _cancellation(s["completion"]))
-        for s in billing["strata"][:40]
-    ])  # fmt: skip
+    lines += _table(
+        ("check", "verdict", "shards failed", "found"),
+        [
+            (
+                e(c["check"]),
+                "passed" if c["passed"] else f"**{c['severity']}**",
+                f"{c['failed_shards']} of {c['shards']}",
+                e(c["message"]),
+            )
+            for c in report["checks"]
+        ],
+    )
+    lines += _table(
+        ("grade", "rows", "share", "supervised tokens", "expected exact"),
+        [
+            (g["grade"], _number(g["rows"]), _percent(g["share"]), _number(g["supervised"]), f"{g['expected_exact']:.1f}")
+            for g in report["grades"]
+        ],
+    )
+    lines += _table(
+        ("provider", "tools", "finish", "rows", "equal", "at least (95 %)", "Σ\\|d\\|", "\\|Σd\\|", "cancellation"),
+        [
+            (
+                e(s["provider"]),
+                "yes" if s["tools"] else "no",
+                e(s["finish_reason"]),
+                _number(s["completion"]["n"]),
+                _percent(s["completion"]["equal_share"]),
+                _percent(s["completion"]["equal_share_lower"]),
+                _number(s["completion"]["sum_abs"]),
+                _number(s["completion"]["abs_sum"]),
+                _cancellation(s["completion"]),
+            )
+            for s in billing["strata"][:40]
+        ],
+    )
     aggregate = billing["aggregate"]
     lines += ["", f"\\|Σd\\| is {_percent(aggregate['relative_difference'], 4)} of billed tokens. {e(aggregate['not_proved'])}"]
-    lines += _table(("step", "rows", "lost, by reason"), [(e(f["step"]), _number(f["rows"]), e(_lost(f["lost"]))) for f in report["funnel"]])
+    lines += _table(
+        ("step", "rows", "lost, by reason"), [(e(f["step"]), _number(f["rows"]), e(_lost(f["lost"]))) for f in report["funnel"]]
+    )
     if report["round_trip"]["asked"]:
         share = report["round_trip"]
-        lines += ["", f"encode(decode(ids)) = ids for {share['equal']} of {share['asked']} rows with server ids ({_percent(share['share'])})."]
-    lines += _table(("look at", "provider", "grade", "d", "reasons"), [
-        (f"`{w['command'].replace('`', '')}`", e(w["provider"]), w["grade"], _number(w["residual"]), e("; ".join(w["reasons"])[:120]))
-        for w in report["worst"][:_WORST_IN_MARKDOWN]
-    ])  # fmt: skip
-    picture = base64.b64encode(png).decode()
-    return "\n".join([*lines, "", f"![residuals and lengths](data:image/png;base64,{picture})", ""])
+        lines += [
+            "",
+            f"encode(decode(ids)) = ids for {share['equal']} of {share['asked']} server rows ({_percent(share['share'])}).",
+        ]
+    lines += _table(
+        ("look at", "provider", "grade", "d", "reasons"),
+        [
+            (
+                f"`{w['command'].replace('`', '')}`",
+                e(w["provider"]),
+                w["grade"],
+                _number(w["residual"]),
+                e("; ".join(w["reasons"])[:120]),
+            )
+            for w in report["worst"][:_WORST_IN_MARKDOWN]
+        ],
+    )
+    text = "\n".join([*lines, ""])
+    picture = f"\n![residuals and lengths](data:image/png;base64,{base64.b64encode(png).decode()})\n"
+    return text + picture if len((text + picture).encode()) < MAX_MARKDOWN else text
 
 
 def escape_markdown(text: str) -> str:

@@ -1,6 +1,7 @@
 """The report's picture: residuals against the bill, and lengths, in one small PNG.
 
-Belongs here: drawing. Does not belong here: counting (`figures.py`). matplotlib is imported inside the function: definitions load without it.
+Belongs here: drawing. Does not belong here: counting (`figures.py`). matplotlib is imported inside the function: definitions
+load without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`reports/<ds>.{json,md,html}`: what a person reads in five minutes, and what machines read.
 
-Belongs here: putting figures, verdict and picture together and writing the three files. Does not belong here: counting (`figures.py`),
-layout (`page.py`), committing a manifest (the caller).
+Belongs here: putting figures, verdict and picture together and writing the three files. Does not belong here: counting
+(`figures.py`), layout (`page.py`), committing a manifest (the caller).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_TEXT = 400  # characters of one text in a report; messages are one line
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`data` is the content of reports/<ds>.json, `numbers` the scalars worth following over time, `markdown` (below 50 kB, picture
-    inside) that of reports/<ds>.md."""
+    """`data` is the content of reports/<ds>.json, `numbers` the scalars worth following over time, `markdown` (below 50 kB,
+    picture inside) that of reports/<ds>.md."""
 
     data: dict[str, Any]
     numbers: dict[str, Any]
@@ -92,9 +92,13 @@ def _verdict(figures: count.Figures, verdicts: Sequence[Verdict]) -> dict[str, A
         words.append("There are no rows yet: no shard of this dataset has tokens.")
     else:
         tokens, usd = figures.totals["trainable_tokens"], figures.totals["cost_usd"]
-        words.append(f"{kept:,} of {rows:,} rows ({kept / rows:.1%}) may be trained on: {tokens:,} supervised tokens for {usd:,.4f} USD.")
+        words.append(
+            f"{kept:,} of {rows:,} rows ({kept / rows:.1%}) may be trained on: {tokens:,} supervised tokens for {usd:,.4f} USD."
+        )
         words.append(f"{figures.totals['expected_exact']:,.1f} rows are expected to be exact in every id (sum of p_exact).")
-    words += [f"STOP {v.check}: {v.message}" for v in stopping]
+    for check in dict.fromkeys(v.check for v in stopping):
+        mine = [v for v in stopping if v.check == check]
+        words.append(f"STOP {check}: {mine[0].message}" + (f" (and in {len(mine) - 1} more shards)" if len(mine) > 1 else ""))
     warned = sorted({v.check for v in verdicts if not v.passed and not v.stops})
     if warned:
         words.append(f"Worth a look: {', '.join(warned)}.")
@@ -111,7 +115,8 @@ def check_lines(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
         mine = [v for v in verdicts if v.check == check.name]
         failed = [v for v in mine if not v.passed]
         total = over_all.get(check.name)
-        message = failed[0].message if failed else total.message if total else mine[-1].message if mine else "not judged"
+        passed = total.message if total else f"passed in {len(mine)} shards" if mine else "not judged"
+        message = failed[0].message if failed else passed
         lines.append(
             {
                 "check": check.name,

@@ -1,6 +1,7 @@
 """Judging a share of bad rows, when there are enough rows to speak of a share.
 
-Belongs here: the rule for small numbers. Does not belong here: the limits (`table.py`), what is bad (`invariants.py`, `token_rows.py`).
+Belongs here: the rule for small numbers. Does not belong here: the limits (`table.py`), what is bad (`invariants.py`,
+`token_rows.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def share_of_shard(stage: str, name: str, bad: int, total: int, what: str, examp
 
 
 def pooled(stage: str, verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """One verdict over all shards for each share check of `stage`: sums of what the shards' verdicts counted, judged at any size."""
+    """One verdict over all shards for each share check of `stage`: sums of what the shards' verdicts counted, judged at any
+    size."""
     sums: dict[str, tuple[int, int]] = {}
     for v in verdicts:
         if {"bad", "total", "max_share"} <= v.numbers.keys():

@@ -17,7 +17,7 @@ Faults = dict[str, Bools]
 def structure_faults(columns: Columns, n_vocab: int) -> Faults:
     """Fault name -> bool [rows], True where the row breaks the rule. Quarantined rows may be empty, no other may."""
     ids, (start, end) = columns.input_ids, columns.spans
-    prompt_len = np.asarray(columns.integers("prompt_len"))
+    prompt_len = columns.integers("prompt_len")
     rows = len(columns)
     of_id, of_span = ids.row_of_value(), start.row_of_value()
 

@@ -2,8 +2,10 @@
 
 Belongs here: every check of stage `tokens`. Does not belong here: mending rows (`exact`), figures of billing (`billing.py`).
 
-Rows are judged twice: `exact` wrote its own `reasons` when it made them, and what can be recomputed from the row is recomputed here.
-A bad row must be out already (grade Q or D). A bad row that is *not* out fails its check at any number: that is a rule about the file.
+Rows are judged twice: `exact` wrote its own `reasons` when it made them, and what can be recomputed from the row is recomputed
+here.
+A bad row must be out already (grade Q or D). A bad row that is *not* out fails its check at any number: that is a rule about
+the file.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Key = tuple[str, int]  # sample_id, turn
 
 @dataclass(frozen=True, slots=True)
 class JudgedRow:
-    """What a `RowChecker` sees of a row; names as in `SampleRow`. `input_ids` int32 [length] is a view, `evidence` the parsed JSON."""
+    """What a `RowChecker` sees of a row; names as in `SampleRow`. `input_ids` int32 [length] is a view, `evidence` the parsed
+    JSON."""
 
     sample_id: str
     turn: int
@@ -79,8 +82,8 @@ def judge_tokens(
         verdicts.append(_rows_verdict(name, columns, bad, len(columns), what))
     for part, name in (("completion", "completion_equals_bill"), ("prompt", "prompt_equals_bill")):
         residual = columns.residual(part)
-        bad = columns.with_reason(name) | (residual != 0).filled(False)
-        billed = int(np.count_nonzero(~np.ma.getmaskarray(residual) | bad))
+        bad = columns.with_reason(name) | residual.wrong
+        billed = int(np.count_nonzero(residual.known | bad))
         verdicts.append(_rows_verdict(name, columns, bad, billed, f"billed rows differ from their {part} bill"))
     return [*verdicts, *_shares(columns, checked)]
 
@@ -106,16 +109,26 @@ def _lineage(columns: Columns, finished: Collection[Key]) -> Verdict:
 def _shares(columns: Columns, checked: Mapping[str, Bools]) -> list[Verdict]:
     quarantined = columns.grades == "Q"
     cut = np.array([f == "length" for f in columns.strings("finish_reason")], dtype=bool)
-    server = np.isin(columns.strings("source"), ["engine", "import"]) & (columns.lengths > 0)
+    server = np.array([s in ("engine", "import") for s in columns.strings("source")], dtype=bool) & (columns.lengths > 0)
     asked = checked.get("canonical_asked", np.array(["canonical" in e for e in columns.evidence], dtype=bool)) & server
     evidence = np.array([e.get("canonical") is False for e in columns.evidence], dtype=bool)
     odd = (checked.get("canonical", evidence) | columns.with_reason("canonical")) & server
     return [
-        share_of_shard("tokens", "quarantined_share", int(quarantined.sum()), len(columns), "rows in quarantine", _ids(columns, quarantined)),
-        share_of_shard("tokens", "truncated_share", int(cut.sum()), len(columns), "rows cut off by max_tokens", _ids(columns, cut)),
-        share_of_shard("tokens", "canonical", int(odd.sum()), int((asked | odd).sum()),
-                       "rows with server ids that encode(decode(ids)) does not give back", _ids(columns, odd)),
-    ]  # fmt: skip
+        share_of_shard(
+            "tokens", "quarantined_share", int(quarantined.sum()), len(columns), "rows in quarantine", _ids(columns, quarantined)
+        ),
+        share_of_shard(
+            "tokens", "truncated_share", int(cut.sum()), len(columns), "rows cut off by max_tokens", _ids(columns, cut)
+        ),
+        share_of_shard(
+            "tokens",
+            "canonical",
+            int(odd.sum()),
+            int((asked | odd).sum()),
+            "rows with server ids that encode(decode(ids)) does not give back",
+            _ids(columns, odd),
+        ),
+    ]
 
 
 def _rows_verdict(name: str, columns: Columns, bad: Bools, total: int, what: str) -> Verdict:
@@ -150,7 +163,18 @@ def _judged_row(columns: Columns, i: int) -> JudgedRow:
     def cell(name: str) -> Any:
         return columns.table.column(name)[i].as_py()
 
-    names = ("sample_id", "turn", "attempt", "source", "provider", "grade", "prompt_len", "finish_reason", "native_finish_reason", "max_tokens")
+    names = (
+        "sample_id",
+        "turn",
+        "attempt",
+        "source",
+        "provider",
+        "grade",
+        "prompt_len",
+        "finish_reason",
+        "native_finish_reason",
+        "max_tokens",
+    )
     return JudgedRow(input_ids=columns.input_ids.row(i), evidence=columns.evidence[i], **{name: cell(name) for name in names})
 
 

@@ -6,6 +6,7 @@ Belongs here: detaching and telling the parent. People use `eagle3 standin serve
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -35,10 +36,8 @@ def main() -> int:
 
 
 def _tell(fd: int) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):  # the parent gave up waiting; the next caller finds the port file
         os.write(fd, READY)
-    except BrokenPipeError:
-        pass  # the parent gave up waiting; the next caller finds the port file
     os.close(fd)
 
 

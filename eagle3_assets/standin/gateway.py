@@ -1,4 +1,4 @@
-"""What OpenRouter decides before the first byte: key, request, credit, route, fault. Raises a `Refusal`, or hands on an `Admitted`.
+"""What OpenRouter decides before the first byte: key, request, credit, route, fault. Ends in a `Refusal` or an `Admitted`.
 
 Belongs here: the order of the checks and the refusals' codes and bodies. Does not belong here: sockets, waiting, bending.
 """
@@ -48,10 +48,10 @@ class Admitted:
 def check_key(authorization: str | None, api_key: str) -> None:
     """Raises Refusal 401."""
     if not authorization or not authorization.startswith("Bearer "):
-        raise Refusal(401, wire.error_body(401, "No auth credentials found"))
+        raise Refusal(401, wire.unknown_caller("No auth credentials found"))
     given = authorization.removeprefix("Bearer ").strip()
     if not hmac.compare_digest(given.encode("utf-8", "replace"), api_key.encode()):
-        raise Refusal(401, wire.error_body(401, "User not found."))
+        raise Refusal(401, wire.unknown_caller("User not found."))
 
 
 def parse(body: bytes, slugs: tuple[str, ...]) -> ChatRequest:
@@ -80,7 +80,10 @@ def admit(request: ChatRequest, generator: Generator, ledger: Ledger) -> Admitte
     provider, refused = pass_on(endpoints, seed=seed, request_hash=request.hash, attempt=attempt)
     prompt_ids = generator.prompt_ids(request, provider)
     if len(prompt_ids) > profiles.model.context_length:
-        message = f"This endpoint's maximum context length is {profiles.model.context_length} tokens. However, you requested about {len(prompt_ids)} tokens."
+        limit = profiles.model.context_length
+        message = (
+            f"This endpoint's maximum context length is {limit} tokens. However, you requested about {len(prompt_ids)} tokens."
+        )
         raise Refusal(400, wire.error_body(400, message, metadata={"error_type": "context_length_exceeded"}))
     _preauthorise(request, provider, len(prompt_ids), balance)
     fault = profiles.server.faults.drawn(chance.unit(seed, request.hash, attempt, "fault"))

@@ -2,9 +2,9 @@
 
 Belongs here: finding the running server, starting it, stopping it, from any process. Does not belong here: the server itself.
 
-How: the server holds `server.lock` (flock: the kernel frees it on any death) and writes `server.json` after binding; /health repeats
-the instance's nonce, so a stale file or a foreign process on a recycled port is recognised. Callers start one at a time under
-`launch.lock`.
+How: the server holds `server.lock` (flock: the kernel frees it on any death) and writes `server.json` after binding; /health
+repeats the instance's nonce, so a stale file or a foreign process on a recycled port is recognised. Callers start one at a time
+under `launch.lock`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Address:
 def ensure_running(folder: Path, *, profiles: Path | None = None, seed: int = 0) -> Address:
     """The folder's server, started when there is none. Safe to call from any number of processes at once.
 
-    Raises WireError with one line: it could not be started (with the end of its log), or it runs with other profiles or another seed.
+    Raises WireError with one line: it could not be started (with the end of its log), or it runs with other profiles or seed.
     """
     folder = folder.resolve()
     sha256 = load_profiles(profiles).sha256
@@ -64,7 +64,7 @@ def ensure_running(folder: Path, *, profiles: Path | None = None, seed: int = 0)
     if address is not None:
         return address
     with _launch_lock(folder):
-        address = _alive(folder, sha256, seed) or _alive_when_less_busy(folder, sha256, seed)
+        address = _wait_for_owner(folder, sha256, seed)
         if address is None:
             nonce = secrets.token_hex(8)
             _start(folder, profiles, seed, nonce)
@@ -146,8 +146,8 @@ def _alive(folder: Path, sha256: str, seed: int) -> Address | None:
     return _address(folder, port_file)
 
 
-def _alive_when_less_busy(folder: Path, sha256: str, seed: int) -> Address | None:
-    """A live owner of the server lock that did not answer in time is busy, starting or ending: wait for it. None = nobody there."""
+def _wait_for_owner(folder: Path, sha256: str, seed: int) -> Address | None:
+    """The server that holds the folder's lock; one that does not answer is busy, starting or ending. None = no owner."""
     found: list[Address] = []
 
     def settled() -> bool:
@@ -204,7 +204,7 @@ def _start(folder: Path, profiles: Path | None, seed: int, nonce: str) -> None:
         command += ["--profiles", str(profiles.resolve())]
     read_fd, write_fd = os.pipe()
     try:
-        with open(folder / LOG_FILE, "ab") as log:
+        with (folder / LOG_FILE).open("ab") as log:
             log_start = log.tell()
             child = subprocess.Popen(
                 [*command, "--ready-fd", str(write_fd)],

@@ -1,9 +1,9 @@
 """What was really spent and what was really sampled: two append-only files that survive a restart.
 
-Belongs here: `ledger.jsonl` (the account book: every billed generation, what /generation tells) and `truth.jsonl` (the oracle: ids).
+Belongs here: `ledger.jsonl` (the account book: every billed generation, what /generation tells) and `truth.jsonl` (the oracle).
 Does not belong here: who may read truth (`server` guards the route, `score` reads the file).
-A line is written with one write to a descriptor opened for appending, before a byte of the answer leaves; a torn last line is cut off
-at start, and a generation that reached truth but not the ledger (killed in between) is charged then.
+A line is written with one write to a descriptor opened for appending, before a byte of the answer leaves; a torn last line is cut
+off at start, and a generation that reached truth but not the ledger (killed in between) is charged then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _cut_torn_tail(path: Path) -> None:
     """Cut a last line without newline (the process died while writing it)."""
     if not path.exists() or not path.stat().st_size:
         return
-    with open(path, "rb+") as handle:
+    with path.open("rb+") as handle:
         size = at = handle.seek(0, os.SEEK_END)
         while at:
             start = max(0, at - (1 << 16))
@@ -92,7 +92,7 @@ class Ledger:
         path = self.folder / LEDGER_FILE
         if not path.exists():
             return
-        with open(path, "rb") as handle:
+        with path.open("rb") as handle:
             for number, line in enumerate(handle, 1):
                 try:
                     self._take(orjson.loads(line))
@@ -110,7 +110,7 @@ class Ledger:
     def _mend(self) -> None:
         """Index truth; charge what was sampled and not yet written down (at most the last line before a kill)."""
         path, at = self.folder / TRUTH_FILE, 0
-        with open(path, "rb") as handle:
+        with path.open("rb") as handle:
             for line in handle:
                 # the id stands first in the line (Generation.truth); ids hold no escapes
                 generation_id = line.split(b'"', 4)[3].decode()
@@ -142,7 +142,7 @@ class Ledger:
         at = self._truth_at.get(generation_id)
         if at is None:
             return None
-        with open(self.folder / TRUTH_FILE, "rb") as handle:
+        with (self.folder / TRUTH_FILE).open("rb") as handle:
             handle.seek(at)
             return dict(json.loads(handle.readline()))
 

@@ -1,7 +1,7 @@
 """One server process per folder: its lock, its port file, its life.
 
-Belongs here: building the server from a folder and profiles, binding, announcing, idle exit. Does not belong here: starting it from
-another process (`launcher`), routes (`server`).
+Belongs here: building the server from a folder and profiles, binding, announcing, idle exit. Does not belong here: starting it
+from another process (`launcher`), routes (`server`).
 """
 
 from __future__ import annotations

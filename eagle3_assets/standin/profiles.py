@@ -1,10 +1,10 @@
 """Stand-in profiles: one TOML file = one simulated OpenRouter (how each provider bends the text, the prompt and the bill).
 
 Belongs here: the documented schema of that file and its reading; unknown keys are refused with one line.
-Does not belong here: the bending itself (`bend`, `render`), and wire profiles (what was *learned* about a real provider: room `exact`).
+Does not belong here: the bending itself (`bend`, `render`), wire profiles (what was *learned* of a real provider: room `exact`).
 
-A file holds `[model]`, `[server]` (with `[server.faults]`), `[source]`, `[engine]` and one `[[provider]]` per endpoint; every key is
-described on its field below, `profiles/default.toml` is a complete example.
+A file holds `[model]`, `[server]` (with `[server.faults]`), `[source]`, `[engine]` and one `[[provider]]` per endpoint; every key
+is described on its field below, `profiles/default.toml` is a complete example.
 """
 
 from __future__ import annotations
@@ -236,7 +236,10 @@ def _where(loc: tuple[int | str, ...], raw: Any) -> str:
     """`provider[1] (Injector).text.strip` for a pydantic location."""
     out = ""
     for part in loc:
-        raw = raw[part] if isinstance(raw, list | dict) and (isinstance(part, int) or part in raw) else None
+        if isinstance(part, int):
+            raw = raw[part] if isinstance(raw, list) else None
+        else:
+            raw = raw.get(part) if isinstance(raw, dict) else None
         if isinstance(part, int):
             name = raw.get("name") if isinstance(raw, dict) else None
             out += f"[{part}]" + (f" ({name})" if name else "")

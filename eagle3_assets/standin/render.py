@@ -2,7 +2,7 @@
 
 Belongs here: the chat template in plain Python, with a provider's prompt bending. Does not belong here: reading of templates or
 anything of room `exact` (it renders from the template file; two independent renderers are the point).
-Facts: the K2.5 chat template and tokenizers.md section 5 (turns, history without reasoning, tool results); prompt-side.md (bending).
+Facts: the K2.5 chat template, tokenizers.md section 5 (turns, history without reasoning, tool results), prompt-side.md (bending).
 """
 
 from __future__ import annotations

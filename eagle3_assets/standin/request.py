@@ -1,6 +1,6 @@
 """A chat request as the stand-in reads it: what counts for the answer, and a canonical hash of just that.
 
-Belongs here: validation of the request body and its canonical form. Does not belong here: routing preferences beyond carrying them.
+Belongs here: validation of the request body and its canonical form. Does not belong here: routing beyond carrying it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 # what decides the answer; provider preferences, streaming and metadata do not
 _SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice", "response_format",
+    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice",
+    "response_format",
 )  # fmt: skip
 # request field -> name in an endpoint's supported_parameters (openrouter-contract 1.7)
 _PARAMETERS = {

@@ -19,7 +19,7 @@ _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 
 
 class NoEndpoint(Exception):
-    """No endpoint is left: HTTP 404. `constraint` is the request field that removed the last one, `excluded` the providers gone."""
+    """No endpoint is left: HTTP 404. `constraint` is the request field that removed the last one."""
 
     def __init__(self, constraint: str, detail: str, excluded: Sequence[str]) -> None:
         super().__init__(f"No endpoints found that satisfy {constraint}: {detail}")

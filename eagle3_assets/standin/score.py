@@ -79,8 +79,8 @@ class _Tally:
 def score(folder: Path, tokens_files: list[Path]) -> dict[str, Any]:
     """Compare every row with the truth of the stand-in in `folder`.
 
-    Returns {"total": counts, "datasets": {name: {**counts, "grades": {grade: counts}, "providers": {name: counts}}}} with counts =
-    {rows, no_truth, exact, completion_exact, exact_share}. `exact`: input_ids equal prompt ids + completion ids of the truth;
+    Returns {"total": counts, "datasets": {name: {**counts, "grades": {grade: counts}, "providers": {name: counts}}}} with
+    counts = {rows, no_truth, exact, completion_exact, exact_share}. `exact`: input_ids equal the truth's prompt + completion;
     `no_truth`: imported rows, or rows that another server answered. Raises StoreError.
     """
     waiting: dict[str, list[_Row]] = defaultdict(list)
@@ -100,7 +100,7 @@ def score(folder: Path, tokens_files: list[Path]) -> dict[str, Any]:
 def _truths(path: Path, wanted: dict[str, list[_Row]]) -> Iterable[dict[str, Any]]:
     if not path.exists():
         return
-    with open(path, "rb") as handle:
+    with path.open("rb") as handle:
         for line in handle:
             if line.endswith(b"\n") and line.split(b'"', 4)[3].decode() in wanted:
                 yield orjson.loads(line)

@@ -7,6 +7,7 @@ One process, one event loop; every decision is made without awaiting, so the led
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 import time
@@ -102,10 +103,9 @@ class Standin:
 
     async def _send_body(self, http: web.Request, generation: Generation, admitted: Admitted) -> web.StreamResponse:
         response = await self._open(http, generation, "application/json")
-        try:
+        # a client that leaves is billed in full all the same (openrouter-contract 2.5)
+        with contextlib.suppress(ConnectionError):
             await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE)
-        except ConnectionError:
-            pass  # the client left: a dropped non-streaming request is billed in full (openrouter-contract 2.5)
         if admitted.fault == "error_in_200":
             await response.write(wire.to_bytes(_error_in_200(admitted)))
             return response

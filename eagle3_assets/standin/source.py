@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eagle3_assets.standin import chance
@@ -36,28 +35,30 @@ class AnswerSource(Protocol):
     def answer(self, request: ChatRequest, *, seed: str, attempt: int, limit: int) -> Ids: ...
 
 
-@dataclass(frozen=True)
 class Bank:
     """Answers of a replay bank, chosen by (seed, request, attempt)."""
 
-    answers: tuple[Answer, ...]
-    vocabulary: Vocabulary
-    settings: Source
+    def __init__(self, answers: Sequence[Answer], vocabulary: Vocabulary, settings: Source) -> None:
+        self.vocabulary, self.settings = vocabulary, settings
+        self._modes = {t: [a for a in answers if a.thinking == t] or list(answers) for t in (True, False)}
+        self._groups: dict[tuple[bool, frozenset[str]], tuple[Sequence[Answer], Sequence[Answer]]] = {}
 
     def answer(self, request: ChatRequest, *, seed: str, attempt: int, limit: int) -> Ids:
         """`limit` is max_tokens as the provider applies it: the ids behind it are never generated."""
-        options = self._candidates(request, seed, attempt)
+        plain, calling = self._group(request.thinking, request.tool_names)
+        wants_call = chance.unit(seed, request.hash, attempt, "tool call") < self._tool_share(request)
+        options = (calling if wants_call else plain) or plain or calling or self._modes[request.thinking]
         chosen = chance.pick(options, seed, request.hash, attempt, "answer")
-        ids = renumber_calls(tuple(int(i) for i in chosen.ids), request.calls_so_far, self.vocabulary)
-        return ids[:limit]
+        return renumber_calls(tuple(int(i) for i in chosen.ids), request.calls_so_far, self.vocabulary)[:limit]
 
-    def _candidates(self, request: ChatRequest, seed: str, attempt: int) -> Sequence[Answer]:
-        mode = [a for a in self.answers if a.thinking == request.thinking] or list(self.answers)
-        plain = [a for a in mode if not a.tool_names]
-        calling = [a for a in mode if a.tool_names and set(a.tool_names) <= request.tool_names]
-        share = self._tool_share(request)
-        wants_call = chance.unit(seed, request.hash, attempt, "tool call") < share
-        return (calling if wants_call and calling else plain) or calling or mode
+    def _group(self, thinking: bool, declared: frozenset[str]) -> tuple[Sequence[Answer], Sequence[Answer]]:
+        """(answers without calls, answers that call declared tools only)."""
+        key = thinking, declared
+        if key not in self._groups:
+            mode = self._modes[thinking]
+            plain = [a for a in mode if not a.tool_names]
+            self._groups[key] = plain, [a for a in mode if a.tool_names and set(a.tool_names) <= declared]
+        return self._groups[key]
 
     def _tool_share(self, request: ChatRequest) -> float:
         if not request.tools or request.tool_choice == "none":

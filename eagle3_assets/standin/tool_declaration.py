@@ -1,8 +1,8 @@
 """Tool declarations as a Kimi server writes them into the prompt: TypeScript, or compact JSON.
 
 Belongs here: JSON Schema -> text. Does not belong here: where the text goes (`render`).
-Facts: tokenizers.md section 5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as TypeScript;
-a schema that it cannot express makes it fall back to JSON). `strict` is not rendered (prompt-side.md).
+Facts: tokenizers.md section 5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as
+TypeScript; a schema that it cannot express makes it fall back to JSON). `strict` is not rendered (prompt-side.md).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ _MEMBERS: dict[str, type | tuple[type, ...]] = {"string": str, "number": (int, f
 def _enumeration(schema: Mapping[str, Any]) -> str:
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-    if len(kinds) == 2 and "null" not in kinds or len(kinds) > 2:
+    if (len(kinds) == 2 and "null" not in kinds) or len(kinds) > 2:
         raise _Inexpressible(f"enum of {kinds}")
     kind = next((k for k in kinds if k != "null"), None)
     for value in schema["enum"]:

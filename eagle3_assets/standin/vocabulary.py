@@ -79,8 +79,8 @@ class CallIds:
 
 @dataclass(frozen=True)
 class Parts:
-    """An answer's ids taken apart. `closed`: `</think>` was generated. `stray`: ids inside or behind the tool section that belong to
-    no complete call (a cut call, text between calls): parsers drop them from the text, the bill counts them."""
+    """An answer's ids taken apart. `closed`: `</think>` was generated. `stray`: ids inside or behind the tool section that
+    belong to no complete call (a cut call, text between calls): parsers drop them from the text, the bill counts them."""
 
     reasoning: Ids
     closed: bool

@@ -133,7 +133,7 @@ def stream_chunks(generation: Generation) -> Iterator[bytes]:
 
 
 def engine_body(generation: Generation, *, with_ids: bool) -> bytes:
-    """A vLLM answer; with `return_token_ids` ids stand in `prompt_token_ids` and `choices[0].token_ids` (openrouter-contract 3.4)."""
+    """A vLLM answer; with `return_token_ids` the ids stand in `prompt_token_ids` and `choices[0].token_ids` (contract 3.4)."""
     bent, bill = generation.bent, generation.bill
     message = {
         "role": "assistant",
@@ -329,6 +329,11 @@ def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = Non
     if metadata is not None:
         error["metadata"] = metadata
     return {"error": {**error, **more}, "user_id": f"user_{chance.alnum(27, 'stand-in account')}"}
+
+
+def unknown_caller(message: str) -> dict[str, Any]:
+    """A 401: there is no user to name."""
+    return {"error": {"message": message, "code": 401}}
 
 
 def engine_error(code: int, message: str) -> dict[str, Any]:

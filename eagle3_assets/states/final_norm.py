@@ -46,7 +46,8 @@ def save_final_norm(path: Path, norm: FinalNorm) -> None:
     """Atomically write the file; equal norms give equal bytes."""
     from safetensors.numpy import save
 
-    metadata = {"kind": KIND, "eps": json.dumps(norm.eps)}
+    # one key: the library writes several in an order of its own, and the bytes would differ from run to run
+    metadata = {"final_norm": json.dumps({"kind": KIND, "eps": norm.eps})}
     write_bytes(path, save({"weight": np.ascontiguousarray(norm.weight, dtype=np.float32)}, metadata=metadata))
 
 
@@ -56,13 +57,11 @@ def load_final_norm(path: Path) -> FinalNorm:
 
     try:
         with safe_open(path, framework="numpy") as handle:
-            metadata, weight = handle.metadata() or {}, handle.get_tensor("weight")
-        if metadata.get("kind") != KIND:
-            raise StateError(
-                f"{path}: final norm of kind {metadata.get('kind')!r}, expected {KIND!r}; extract these states again"
-            )
-        return FinalNorm(weight, float(json.loads(metadata["eps"])))
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+            facts, weight = json.loads((handle.metadata() or {})["final_norm"]), handle.get_tensor("weight")
+        if facts["kind"] != KIND:
+            raise StateError(f"{path}: final norm of kind {facts['kind']!r}, expected {KIND!r}; extract these states again")
+        return FinalNorm(weight, float(facts["eps"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"{path}: cannot be read ({error}); extract these states again") from None
 
 

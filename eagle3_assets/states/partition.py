@@ -185,7 +185,7 @@ def _clear(folder: Path, keep: set[str]) -> None:
     """Take back the commit, then remove what this run will not keep: outdated parts and unfinished files of a killed run."""
     manifest_path(folder).unlink(missing_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    for leftover in [*folder.glob(".*.tmp"), *folder.glob("*.tmp")]:
+    for leftover in folder.glob("*.tmp"):
         leftover.unlink()
     for record in folder.glob("part-*.json"):  # the record first: a file without record is not believed
         if record.stem not in keep:

@@ -86,7 +86,7 @@ def judge_states(campaign: Campaign, store: Store, shard: str, packs: Sequence[P
         mine = [p for p in problems if p.check == check]
         more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
         numbers: dict[str, Any] = {**seen, "problems": len(mine), "parts_with_problems": sorted({p.part for p in mine if p.part})}
-        if check == "layer_self_test" and not mine:
+        if check == "layer_self_test" and not mine and seen["parts"]:
             numbers["self_test"] = read_partition(store.states(shard)).raw["self_test"]
         verdicts.append(
             verdict(

@@ -33,18 +33,21 @@ def one_thread() -> Iterator[None]:
 
 
 def tiny_model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
-    """A random ...ForCausalLM: llama, qwen3 or deepseek_v3 (MLA + MoE, first layer dense), norm weights not 1."""
+    """A random ...ForCausalLM: llama, qwen3 or deepseek_v3 (MLA + MoE, first layer dense).
+
+    Norm weights are not 1, and all others have unit gain, so that neighbouring layers differ as a trained model's do.
+    """
     from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, Qwen3Config
 
-    common = dict(
-        vocab_size=V,
-        hidden_size=H,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=512,
-        num_hidden_layers=N,
-    )
+    common: dict[str, Any] = {
+        "vocab_size": V,
+        "hidden_size": H,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "max_position_embeddings": 512,
+        "num_hidden_layers": N,
+    }
     configs: dict[str, Any] = {
         "llama": lambda: LlamaConfig(**{**common, **changes}),
         "qwen3": lambda: Qwen3Config(**{**common, "head_dim": 16, **changes}),
@@ -67,13 +70,13 @@ def tiny_model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) ->
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(configs[kind](), dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(configs[kind](), dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                # the default initialisation (std 0.02) leaves neighbouring layers almost equal in so narrow a model
-                parameter.uniform_(0.5, 1.5) if parameter.dim() == 1 else parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
-                if "embed" in name:
-                    parameter.normal_(0.0, 1.0)
+                if parameter.dim() == 1:
+                    parameter.uniform_(0.5, 1.5)
+                else:
+                    parameter.normal_(0.0, 1.0 if "embed" in name else parameter.shape[-1] ** -0.5)
     return model.to(dtype)
 
 
@@ -103,8 +106,8 @@ def make_campaign(tmp_path: Path) -> CampaignMaker:
 
     def make(name: str = "tiny", **settings: Any) -> Campaign:
         s = {
-            "weights": "model", "hidden_size": H, "num_hidden_layers": N, "vocab_size": V, "model_dtype": "float32", "device": "cpu",
-            "dtype": "float32", "batch_tokens": 256, "part_bytes": 1 << 16, "layers": "", **settings,
+            "weights": "model", "hidden_size": H, "num_hidden_layers": N, "vocab_size": V, "model_dtype": "float32",
+            "device": "cpu", "dtype": "float32", "batch_tokens": 256, "part_bytes": 1 << 16, "layers": "", **settings,
         }  # fmt: skip
         layers = f"layers = {s['layers']}\n" if s["layers"] else ""
         path = tmp_path / f"{name}.toml"

@@ -1,0 +1,81 @@
+"""`eagle3 show`: one sample, as a person wants to see it.
+
+Belongs here: finding the row in the campaign's tokens files. Does not belong here: how it is drawn (`exact/show.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
+from eagle3_assets.errors import StoreError
+from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of
+from eagle3_assets.store import Store, write_bytes
+
+MAX_LISTED = 8
+
+
+def command(
+    sample_id: Annotated[str, typer.Argument(help="The sample's id, or its first digits.")],
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Look only in this dataset.")] = None,
+    turn: Annotated[int | None, typer.Option("--turn", help="Which assistant turn, where a sample has several.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page to this file instead of the terminal.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The row as one JSON object.")] = False,
+    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", help="Folder with the tokenizer files.")] = None,
+) -> None:
+    """One sample: coloured tokens, markers, loss mask, survivors, evidence.
+
+    Examples: `eagle3 show 3fa9` · `eagle3 show 3fa9 --dataset b3_magicoder --html sample.html`
+    """
+    from eagle3_assets.exact.show import as_html, as_rich
+    from eagle3_assets.exact.tokenizer import load_profile
+
+    campaign = load_campaign()
+    row = find_row(campaign, sample_id, dataset, turn)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(row)))
+        return
+    profile = load_profile(campaign.target.profile, tokenizer)
+    if html is not None:
+        write_bytes(html, as_html(profile, row).encode("utf-8", "replace"))
+        typer.echo(f"{html}: {row.sample_id} turn {row.turn}, {len(row.input_ids)} ids, grade {row.grade}")
+        return
+    from rich.console import Console
+
+    Console(soft_wrap=True, highlight=False).print(as_rich(profile, row))
+
+
+def find_row(campaign: Campaign, prefix: str, dataset: str | None, turn: int | None) -> SampleRow:
+    """The one row whose id starts with `prefix`; raises StoreError when there is none or more than one."""
+    found = list(_matches(campaign, prefix, dataset))
+    if turn is not None:
+        found = [row for row in found if row.turn == turn]
+    names = [f"{row.sample_id} turn {row.turn} ({row.dataset})" for row in found]
+    if not found:
+        root = Store.of(campaign).root
+        raise StoreError(f"{root}: no token row starts with {prefix!r}; `eagle3 status` says which stages have run")
+    if len(found) > 1:
+        more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        raise StoreError(
+            f"{prefix!r} is {len(found)} rows: {', '.join(names[:MAX_LISTED])}{more}; give more digits, --dataset or --turn"
+        )
+    return found[0]
+
+
+def _matches(campaign: Campaign, prefix: str, dataset: str | None) -> Iterator[SampleRow]:
+    import pyarrow.compute as pc
+
+    store = Store.of(campaign)
+    names = [campaign.dataset_named(dataset).name] if dataset else [d.name for d in campaign.dataset]
+    for name in names:
+        for shard in SHARDS:
+            path = store.tokens(name, shard)
+            if path.exists():
+                table = read_table(path)
+                yield from rows_of(table.filter(pc.starts_with(table.column("sample_id"), pattern=prefix)))

@@ -1,0 +1,98 @@
+"""A second opinion on rows that are already on disk, from the tokenizer profile and the journal.
+
+Belongs here: `Checker`, which the review of token rows asks (its protocol is the review's; this room knows nothing of it).
+Does not belong here: making or mending rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.errors import ExactError
+from eagle3_assets.exact import grammar as turn_grammar
+from eagle3_assets.exact.fields import Fields
+from eagle3_assets.exact.render import wants_thinking
+from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire_text import canonical_fields, compare_text, matching_spacing
+
+
+class Row(Protocol):
+    """What the checker looks at; `response_ids` int [length]."""
+
+    @property
+    def sample_id(self) -> str: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def evidence(self) -> dict[str, Any]: ...
+    @property
+    def response_ids(self) -> Any: ...
+
+
+class Checker:
+    """Judges rows against the answers they were made from. None: nothing to object; else one short reason."""
+
+    def __init__(self, profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = True) -> None:
+        """`answers` are the journal's best attempts; `thinking` is the campaign's, where a request says nothing."""
+        self._profile, self._thinking = profile, thinking
+        self._answers = {(answer.sample_id, answer.turn): answer for answer in answers}
+
+    def grammar(self, row: Row) -> str | None:
+        """Would the model's grammar emit this response, ended as its finish reason says?"""
+        answer = self._answers.get((row.sample_id, row.turn))
+        thinking = self._thinks(answer.request if answer else {})
+        return turn_grammar.check(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
+
+    def wire_text(self, row: Row) -> str | None:
+        """Does decoding the ids under the row's reading of its provider give the returned text, byte for byte?"""
+        answer = self._answers.get((row.sample_id, row.turn))
+        if answer is None or answer.attempt != row.attempt:
+            return "the journal has no such answer"
+        fields = parse_fields(answer.body, answer.content_type)
+        try:
+            parts = self._split(row, answer)
+        except ExactError as error:
+            return str(error)
+        if row.evidence.get("basis") == "server_ids":
+            if fields.output_ids != _ids(row):
+                return "the ids are not those that the server returned"
+            return matching_spacing(self._profile, parts, fields)[1]
+        return compare_text(self._profile, parts, fields, _edits(row.evidence))
+
+    def canonical(self, row: Row) -> bool | None:
+        """encode(decode(ids)) == ids, field by field; None where the ids cannot be taken apart."""
+        answer = self._answers.get((row.sample_id, row.turn))
+        try:
+            parts = self._split(row, answer)
+        except ExactError:
+            return None
+        return bool(canonical_fields(self._profile, parts)["canonical"])
+
+    def fields(self, sample_id: str, turn: int) -> Fields | None:
+        """The answer's fields, for showing it beside its row."""
+        answer = self._answers.get((sample_id, turn))
+        return parse_fields(answer.body, answer.content_type) if answer else None
+
+    def _split(self, row: Row, answer: WireAnswer | None) -> turn_grammar.Parts:
+        thinking = self._thinks(answer.request if answer else {})
+        return turn_grammar.split(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
+
+    def _thinks(self, request: Mapping[str, Any]) -> bool:
+        instant = self._profile.facts["reasoning"].get("instant")
+        return self._profile.opened_by != "never" and (not instant or wants_thinking(request, self._thinking))
+
+
+def _ids(row: Row) -> tuple[int, ...]:
+    return tuple(int(token) for token in row.response_ids)
+
+
+def _edits(evidence: Mapping[str, Any]) -> dict[str, int]:
+    edits = evidence.get("edits")
+    return {str(edge): int(edit) for edge, edit in edits.items()} if isinstance(edits, Mapping) else {}

@@ -1,0 +1,98 @@
+"""Answers → `SampleRow`s of one shard.
+
+Belongs here: which attempt of a sample counts, and putting the reconstruction into a row. Does not belong here: the
+reconstruction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.exact.fields import Fields
+from eagle3_assets.exact.reconstruct import reconstruct
+from eagle3_assets.exact.reconstruction import Reconstruction
+from eagle3_assets.exact.sample_row import SampleRow
+from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire_profiles import entry_of, provider_of
+
+
+def build_rows(
+    profile: Profile,
+    campaign: Campaign,
+    dataset: Dataset,
+    answers: Iterable[WireAnswer],
+    wire_profiles: Mapping[str, Any] | None,
+) -> list[SampleRow]:
+    """One row for each (sample_id, turn) from its highest finished attempt, sorted by key; failed samples give none.
+
+    Rows with ids from a server carry `canonical` (encode(decode(ids)) == ids, field by field) in their evidence.
+    """
+    best: dict[tuple[str, int], WireAnswer] = {}
+    for answer in answers:
+        if answer.outcome == "finished" and (answer.key not in best or best[answer.key].attempt < answer.attempt):
+            best[answer.key] = answer
+    return [_row(profile, campaign, dataset, best[key], wire_profiles) for key in sorted(best)]
+
+
+def _row(
+    profile: Profile, campaign: Campaign, dataset: Dataset, answer: WireAnswer, wire_profiles: Mapping[str, Any] | None
+) -> SampleRow:
+    fields = parse_fields(answer.body, answer.content_type)
+    provider = provider_of(answer.provider, fields.provider, answer.source)
+    found = reconstruct(
+        profile,
+        answer.request,
+        fields,
+        entry_of(wire_profiles, provider),
+        source=answer.source,
+        thinking=campaign.target.thinking,
+    )
+    return sample_row(profile, dataset.name, answer, fields, found)
+
+
+def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Fields, found: Reconstruction) -> SampleRow:
+    """The row of one answer."""
+    request = answer.request
+    max_tokens = request.get("max_tokens", request.get("max_completion_tokens"))
+    return SampleRow(
+        sample_id=answer.sample_id,
+        turn=answer.turn,
+        attempt=answer.attempt,
+        dataset=dataset,
+        shard=answer.shard,
+        source=answer.source,
+        provider=answer.provider or fields.provider,
+        model=answer.model or fields.model,
+        generation_id=answer.generation_id or fields.generation_id,
+        input_ids=found.input_ids,
+        prompt_len=found.prompt_len,
+        loss_spans=found.loss_spans,
+        grade=found.grade,
+        survivors=found.survivors,
+        p_exact=found.p_exact,
+        p_basis=found.p_basis,
+        evidence=json.dumps(found.evidence, ensure_ascii=True, sort_keys=True),
+        reasons=tuple(reason.encode("utf-8", "replace").decode() for reason in found.reasons),
+        billed_prompt=fields.billed_prompt,
+        billed_completion=fields.billed_completion,
+        billed_reasoning=fields.billed_reasoning,
+        cost_usd=answer.cost_usd if answer.cost_usd is not None else fields.cost_usd,
+        finish_reason=fields.finish_reason,
+        native_finish_reason=fields.native_finish_reason,
+        temperature=_number(request.get("temperature")),
+        top_p=_number(request.get("top_p")),
+        max_tokens=max_tokens if type(max_tokens) is int else None,
+        tokenizer_sha256=profile.tokenizer_sha256,
+        template_sha256=profile.template_sha256,
+        wire_sha256=hashlib.sha256(answer.body).hexdigest(),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) else None

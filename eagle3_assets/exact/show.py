@@ -1,0 +1,144 @@
+"""One row made visible: coloured tokens, markers, loss mask, survivors, evidence; for a terminal and as a page.
+
+Belongs here: turning a `SampleRow` into pieces and pieces into rich text or HTML, with everything that a model wrote escaped.
+Does not belong here: finding the row (`cli/show.py`).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eagle3_assets.exact.sample_row import SampleRow
+from eagle3_assets.exact.tokenizer import Profile
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+STRIPES = ("#7fb2ff", "#f2b36f")  # two colours in turn, so that token boundaries are seen
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token as shown. `kind`: prompt, model (supervised) or marker; `supervised`: inside a loss span."""
+
+    position: int
+    token_id: int
+    text: str
+    kind: str
+    supervised: bool
+
+
+def visible(text: str) -> str:
+    """Control characters, terminal escapes and bidirectional overrides as `\\x1b`-like text; newlines and tabs too."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def pieces_of(profile: Profile, row: SampleRow) -> list[Piece]:
+    """Every token of the row in order. A token that is not UTF-8 by itself is shown as its bytes in hex."""
+    supervised: set[int] = set()
+    for start, end in row.loss_spans:
+        supervised.update(range(start, end))
+    out = []
+    for position, token_id in enumerate(row.input_ids):
+        marker = token_id >= profile.n_base
+        text = profile.token_name(token_id) if marker else _token_text(profile, token_id)
+        kind = "marker" if marker else "prompt" if position < row.prompt_len else "model"
+        out.append(Piece(position, token_id, text, kind, position in supervised))
+    return out
+
+
+def _token_text(profile: Profile, token_id: int) -> str:
+    data = profile.decode_bytes([token_id])
+    try:
+        return visible(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return "⟨" + data.hex(" ") + "⟩"
+
+
+def survivor_lines(profile: Profile, row: SampleRow, *, context: int = 4) -> list[str]:
+    """For each surviving sequence where it first leaves the chosen one, and both readings of that place."""
+    out = []
+    for k, other in enumerate(row.survivors, start=1):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(row.input_ids, other, strict=False)) if a != b), min(len(row.input_ids), len(other))
+        )
+        ours, theirs = (visible(profile.decode(ids[at : at + context])) for ids in (row.input_ids, other))
+        out.append(f"survivor {k}: {len(other)} ids, differs from token {at}: chosen {ours!r}, survivor {theirs!r}")
+    return out
+
+
+def summary(row: SampleRow) -> dict[str, str]:
+    """The row's facts, escaped, in reading order."""
+    facts = {
+        "sample": f"{row.sample_id} turn {row.turn} attempt {row.attempt}",
+        "from": f"{row.dataset} shard {row.shard}, {row.source}, {row.provider or 'no provider'}, {row.model or 'no model'}",
+        "grade": f"{row.grade}, p_exact {row.p_exact:.4f} ({row.p_basis})",
+        "ids": f"{len(row.input_ids)} = {row.prompt_len} prompt + {len(row.input_ids) - row.prompt_len} response",
+        "billed": f"prompt {row.billed_prompt}, completion {row.billed_completion}, reasoning {row.billed_reasoning}",
+        "finish": f"{row.finish_reason} ({row.native_finish_reason})",
+        "reasons": "; ".join(row.reasons) or "none",
+    }
+    return {name: visible(text) for name, text in facts.items()}
+
+
+def as_rich(profile: Profile, row: SampleRow) -> Text:
+    """For a terminal: prompt dim, markers reverse, supervised tokens in two colours in turn."""
+    from rich.text import Text
+
+    out = Text()
+    for name, text in summary(row).items():
+        out.append(f"{name:>8}  ", style="bold").append(text + "\n")
+    out.append("\n")
+    for piece in pieces_of(profile, row):
+        style = {"prompt": "dim", "marker": "reverse", "model": STRIPES[piece.position % 2]}[piece.kind]
+        if piece.supervised and piece.kind == "marker":
+            style += f" {STRIPES[piece.position % 2]}"
+        out.append(piece.text, style=style)
+        if "\\n" in piece.text or piece.token_id == profile.end_id:
+            out.append("\n")
+    out.append("\n\n")
+    for line in survivor_lines(profile, row):
+        out.append(line + "\n", style="yellow")
+    out.append("evidence ", style="bold").append(visible(json.dumps(json.loads(row.evidence or "{}"), sort_keys=True)) + "\n")
+    return out
+
+
+_STYLE = """
+body { font: 14px/1.6 ui-monospace, monospace; margin: 2em auto; max-width: 110ch; color: #222; }
+h1 { font-size: 1.1em } dt { float: left; clear: left; width: 8ch; font-weight: bold } dd { margin-left: 10ch }
+.tokens { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid #ddd; padding: 1em }
+.prompt { color: #888 } .marker { background: #333; color: #fff; border-radius: 3px }
+.s { border-bottom: 2px solid #2a7 } .e { background: #e8f1ff } .o { background: #fff0df } .marker.s { background: #165 }
+pre { white-space: pre-wrap; background: #f7f7f7; padding: 1em }
+"""
+
+
+def as_html(profile: Profile, row: SampleRow) -> str:
+    """A self-contained page (no network, no script). Everything from outside is escaped."""
+    facts = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in summary(row).items())
+    survivors = "".join(f"<li>{html.escape(line)}</li>" for line in survivor_lines(profile, row)) or "<li>none</li>"
+    evidence = html.escape(json.dumps(json.loads(row.evidence or "{}"), indent=1, sort_keys=True))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(row.sample_id)}</title><style>{_STYLE}</style>'
+        f"<h1>One sample</h1><dl>{facts}</dl>"
+        "<p>Grey: prompt. Dark: markers. Underlined: supervised (the loss mask). Colours alternate by token; "
+        "hover for position and id.</p>"
+        f'<div class="tokens">{_html_tokens(profile, pieces_of(profile, row))}</div>'
+        f"<h1>Survivors</h1><ul>{survivors}</ul><h1>Evidence</h1><pre>{evidence}</pre></html>\n"
+    )
+
+
+def _html_tokens(profile: Profile, pieces: Sequence[Piece]) -> str:
+    out = []
+    for piece in pieces:
+        stripe = "eo"[piece.position % 2] if piece.kind == "model" else ""
+        names = " ".join(name for name in (piece.kind, "s" if piece.supervised else "", stripe) if name)
+        title = f"{piece.position}: {piece.token_id}"
+        out.append(f'<span class="{names}" title="{title}">{html.escape(piece.text)}</span>')
+        if "\\n" in piece.text or piece.token_id == profile.end_id:
+            out.append("\n")
+    return "".join(out)

@@ -1,0 +1,171 @@
+"""Claims about money: exact, never above a limit, kept through a kill."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle3_assets.collect.ledger import PICO, Ledger, Operation, to_pico
+from eagle3_assets.errors import StoreError
+
+from .samples import an_answer
+
+
+def open_ledger(tmp_path: Path, limit: float = 1.0, **caps: float) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite", limit, caps=caps)
+
+
+def test_spent_reserved_and_ambiguous_all_count_against_the_limit(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, 1.0) as ledger:
+        assert ledger.reserve("a", "b3", 0.4) and ledger.reserve("b", "b3", 0.3) and ledger.reserve("c", "b3", 0.3)
+        assert not ledger.reserve("d", "b3", 0.000001)
+        ledger.settle("a", 0.1)
+        ledger.keep("b")
+        assert ledger.reserve("e", "b8", 0.3)
+        assert not ledger.reserve("f", "b8", 0.000001)
+        ledger.release("c")
+        assert ledger.reserve("g", "b8", 0.3)
+        totals = ledger.totals()
+        assert (totals.total.spent_usd, totals.total.reserved_usd, totals.total.ambiguous_usd) == (0.1, 0.6, 0.3)
+        assert totals.scopes["b3"].committed_usd == pytest.approx(0.4)
+
+
+def test_a_scope_has_its_own_cap_and_says_which_limit_refused(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, 1.0, pilot=0.2) as ledger:
+        assert ledger.reserve("a", "pilot", 0.15)
+        assert ledger.apply([Operation("reserve", "b", "pilot", to_pico(0.1))]) == ["pilot"]
+        assert ledger.apply([Operation("reserve", "c", "b3", to_pico(0.9))]) == ["campaign"]
+        assert ledger.reserve("d", "b3", 0.85)
+
+
+def test_a_reservation_that_fits_to_the_last_picodollar_is_granted(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, 0.3) as ledger:
+        assert ledger.reserve("a", "x", 0.1) and ledger.reserve("b", "x", 0.2)  # 0.1 + 0.2 > 0.3 in floats
+        assert not ledger.reserve("c", "x", 1e-12)
+
+
+@given(st.floats(0, 1000, allow_nan=False))
+def test_money_is_never_rounded_down(usd: float) -> None:
+    assert to_pico(usd) >= usd * PICO * (1 - 1e-15)
+    assert to_pico("0.00016236") == 162_360_000
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32))
+def test_totals_always_equal_the_sum_of_the_entries(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    chance = random.Random(seed)
+    with open_ledger(tmp_path_factory.mktemp("ledger"), 1.0, b=0.4) as ledger:
+        for step in range(40):
+            known, scope = f"r{chance.randrange(step + 1)}", chance.choice("abc")
+            kind = chance.choice(["reserve", "settle", "release", "keep"])
+            operation = Operation(kind, f"r{step}" if kind == "reserve" else known, scope, chance.randrange(PICO // 5))
+            if not (kind == "reserve" and any(operation.request_id == e[0] for s in STATES for e in ledger.entries(s))):
+                ledger.apply([operation])
+        total = ledger.totals().total
+        for state, value in zip(STATES, (total.spent_usd, total.reserved_usd, total.ambiguous_usd), strict=True):
+            assert value == pytest.approx(sum(usd for _, _, usd in ledger.entries(state)), abs=1e-11)
+
+
+STATES = ("settled", "reserved", "ambiguous")
+
+
+def test_settling_twice_changes_nothing_and_a_request_id_is_used_once(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        ledger.reserve("a", "b3", 0.4)
+        ledger.settle("a", 0.1)
+        ledger.settle("a", 0.3)
+        ledger.release("a")
+        ledger.keep("a")
+        assert ledger.totals().total.spent_usd == 0.1
+        with pytest.raises(ValueError, match="used twice"):
+            ledger.reserve("a", "b3", 0.1)
+
+
+HAMMER = """
+import random, sys, pathlib
+from eagle3_assets.collect.ledger import Ledger
+ledger = Ledger(pathlib.Path(sys.argv[1]), 1.0, caps={"b3": 0.6})
+name, chance = sys.argv[2], random.Random(int(sys.argv[2]))
+sys.stdin.readline()
+granted = 0
+for n in range(40):
+    scope = chance.choice(["b3", "b8"])
+    if ledger.reserve(f"{name}-{n}", scope, 0.02):
+        granted += 1
+        how = chance.random()
+        if how < 0.5: ledger.settle(f"{name}-{n}", 0.01)
+        elif how < 0.6: ledger.release(f"{name}-{n}")
+        elif how < 0.7: ledger.keep(f"{name}-{n}")
+    totals = ledger.totals()
+    assert totals.total.committed_usd <= 1.0 + 1e-9, totals
+    assert "b3" not in totals.scopes or totals.scopes["b3"].committed_usd <= 0.6 + 1e-9, totals
+ledger.close()
+print(granted)
+"""
+
+
+def test_four_processes_together_never_pass_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", HAMMER, str(path), str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for n in range(4)
+    ]
+    granted = [int(w.communicate("go\n")[0]) for w in workers]
+    assert [w.returncode for w in workers] == [0, 0, 0, 0]
+    with Ledger(path, 1.0) as ledger:
+        total = ledger.totals().total
+        assert 0.98 - 1e-9 <= total.committed_usd <= 1.0 + 1e-9  # there was more work than money: all of it was used
+        assert sum(granted) >= 50  # many were settled for less than reserved
+
+
+KILLED = """
+import sys, pathlib
+from eagle3_assets.collect.ledger import Ledger
+ledger = Ledger(pathlib.Path(sys.argv[1]), 1.0)
+for n in range(3): ledger.reserve(f"r{n}", "b3", 0.1)
+ledger.settle("r2", 0.05)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_reservations_of_a_killed_process_become_ambiguous_unless_the_journal_has_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with Ledger(path, 1.0) as ledger:  # it is alive: its reservations are not touched
+            assert ledger.totals().total.reserved_usd == pytest.approx(0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with Ledger(path, 1.0) as ledger:
+        assert ledger.totals().total.ambiguous_usd == pytest.approx(0.2)
+        assert [e[0] for e in ledger.entries("ambiguous")] == ["r0", "r1"]
+        assert ledger.reconcile([an_answer(0, cost_usd=0.03), an_answer(2, cost_usd=0.05), an_answer(1, cost_usd=None)]) == 1
+        total = ledger.totals().total
+        assert (total.spent_usd, total.ambiguous_usd) == (pytest.approx(0.08), pytest.approx(0.1))
+    assert not list(tmp_path.glob("*.owner-*"))
+
+
+def test_a_lost_ledger_learns_from_the_journal_what_was_spent(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        assert (
+            ledger.reconcile([an_answer(n, cost_usd=0.2) for n in range(4)] + [an_answer(9, cost_usd=0.0, outcome="failed")]) == 4
+        )
+        assert ledger.totals().scopes["b3_magicoder"].spent_usd == pytest.approx(0.8)
+        assert not ledger.reserve("x", "b3", 0.21)
+
+
+def test_a_damaged_ledger_is_one_readable_line(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_bytes(b"this is not a database, it is a sentence" * 100)
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: the ledger cannot be used"):
+        open_ledger(tmp_path)

@@ -1,0 +1,102 @@
+"""The gate: a verdict holds for the bytes and the rules it was given under, and a stage behind a failed one refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eagle3_assets.errors import GateError, StoreError
+from eagle3_assets.review import gate
+from eagle3_assets.review import table as checks
+from eagle3_assets.review.table import verdict
+from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.store import Store, read_json, write_json
+
+PASS = verdict("tokens", "structure", True, "40 rows are well formed", numbers={"rows": 40})
+WARN = verdict("tokens", "quarantined_share", False, "9 of 40 rows", numbers={"bad": 9, "total": 40})
+STOP = verdict("tokens", "grammar", False, "3 of 40 rows that the model may not emit", examples=("abc", "def"))
+
+
+def judge_as(*verdicts: Verdict) -> tuple[list[int], Callable[[], list[Verdict]]]:
+    calls: list[int] = []
+
+    def judge() -> list[Verdict]:
+        calls.append(1)
+        return list(verdicts)
+
+    return calls, judge
+
+
+def test_a_current_verdict_is_used_and_an_outdated_one_judged_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    calls, judge = judge_as(PASS, WARN)
+    for _ in range(3):
+        assert gate.require_passed(store, "tokens", "b3", "03", digest="d1", judge=judge) == [PASS, WARN]
+    assert len(calls) == 1
+    gate.require_passed(store, "tokens", "b3", "03", digest="d2", judge=judge)
+    assert len(calls) == 2
+    judged = gate.read_verdicts(store, "tokens", "b3", "03")
+    assert judged is not None and judged.digest == "d2" and judged.verdicts == (PASS, WARN)
+    assert gate.read_verdicts(store, "tokens", "b3", "04") is None
+
+
+def test_a_failed_blocking_check_is_refused_by_name_every_time(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    calls, judge = judge_as(PASS, STOP)
+    for _ in range(2):
+        with pytest.raises(GateError) as caught:
+            gate.require_passed(store, "tokens", "b3_magicoder", "03", digest="d", judge=judge)
+    line = str(caught.value)
+    assert "\n" not in line and len(calls) == 1
+    for part in (
+        "tokens/b3_magicoder",
+        "shard 03",
+        "check grammar",
+        "3 of 40 rows",
+        "eagle3 show abc",
+        "verdicts/tokens/b3_magicoder/03.json",
+    ):
+        assert part in line
+
+
+def test_a_failed_warning_does_not_stop(tmp_path: Path) -> None:
+    assert not WARN.stops and STOP.stops
+    assert gate.require_passed(Store(tmp_path), "tokens", "b3", digest="d", judge=judge_as(WARN)[1]) == [WARN]
+
+
+def test_a_passing_file_does_not_hide_new_bytes_that_fail(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    gate.write_verdicts(store, "tokens", "b3", "00", digest="old", verdicts=[PASS])
+    with pytest.raises(GateError):
+        gate.require_passed(store, "tokens", "b3", "00", digest="new", judge=judge_as(STOP)[1])
+
+
+def test_verdicts_given_under_other_limits_are_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    calls, judge = judge_as(PASS)
+    gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
+    stricter = tuple(
+        checks.Check(c.name, c.severity, c.blocking, c.description, c.max_share / 2) for c in checks.CHECKS["tokens"]
+    )
+    monkeypatch.setitem(checks.CHECKS, "tokens", stricter)
+    gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
+    assert len(calls) == 2
+
+
+def test_a_damaged_verdict_file_is_judged_again_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    calls, judge = judge_as(PASS)
+    path = gate.write_verdicts(store, "tokens", "b3", "00", digest="d", verdicts=[PASS])
+    for damage in (b"{", b"[]", b'{"version": 1, "digest": "d"}', b'{"version": 99}'):
+        path.write_bytes(damage)
+        with pytest.raises(StoreError, match=r"check again|cannot be read"):
+            gate.read_verdicts(store, "tokens", "b3", "00")
+        gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
+    assert len(calls) == 4
+    raw = read_json(path)
+    assert raw["stage"] == "tokens" and raw["dataset"] == "b3" and raw["shard"] == "00"
+    write_json(path, {**raw, "verdicts": [{"check": "structure"}]})
+    with pytest.raises(StoreError):
+        gate.read_verdicts(store, "tokens", "b3", "00")
