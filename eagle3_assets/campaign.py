@@ -311,7 +311,8 @@ class Campaign(_Table):
     def locked_facts(self) -> dict[str, Any]:
         """What decides the content of paid answers: target, server, seed, sampling, and each dataset's selection.
 
-        Budgets, routing, concurrency, corpus and extraction settings may change freely.
+        Budgets, routing, concurrency, corpus and extraction settings may change freely. So may the number of rows: a larger sample
+        begins with the smaller one. Only a hub source without `scan_rows` reads further for more rows, which changes the sample.
         """
         facts: dict[str, Any] = {
             "campaign.seed": self.campaign.seed,
@@ -322,10 +323,11 @@ class Campaign(_Table):
             "sampling": self.sampling.model_dump(mode="json"),
         }
         for d in self.dataset:
-            dump = d.model_dump(mode="json", exclude={"usd", "trusted", "licence", "reserve"})
-            for key, value in dump.items():
-                if key != "name":
-                    facts[f"dataset.{d.name}.{key}"] = value
+            free = {"name", "usd", "trusted", "licence", "reserve", "rows", "token_budget", "mean_tokens"}
+            for key, value in d.model_dump(mode="json", exclude=free).items():
+                facts[f"dataset.{d.name}.{key}"] = value
+            if d.source.kind == "hf" and d.source.scan_rows is None:
+                facts[f"dataset.{d.name}.rows"] = d.n_rows
         return facts
 
 

@@ -29,6 +29,7 @@ from eagle3_assets.assets import (  # noqa: E402
     vocab_map,
     wire_profiles,
 )
+from eagle3_assets.assets.stage import say_last_word_at_exit  # noqa: E402
 from eagle3_assets.campaign import Campaign, load_campaign  # noqa: E402
 from eagle3_assets.checks import stages as checks  # noqa: E402
 from eagle3_assets.errors import CampaignError  # noqa: E402
@@ -58,6 +59,7 @@ def campaign_error(error: CampaignError) -> dg.Definitions:
     return dg.Definitions(assets=[broken])
 
 
+say_last_word_at_exit()
 try:
     defs = build_definitions(load_campaign())
 except CampaignError as mistake:

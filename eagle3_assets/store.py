@@ -15,7 +15,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,13 +65,11 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(handle.fileno())
         os.replace(tmp, path)
         _fsync_dir(path.parent)
-    except OSError as error:
-        tmp.unlink(missing_ok=True)
-        if error.errno is None:
-            raise
-        raise full_disk(path, error) from None
-    except BaseException:
-        tmp.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            tmp.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise full_disk(path, error) from None
         raise
 
 
@@ -206,17 +204,21 @@ class FileLock:
         self.path, self.what, self._fd = path, what, -1
 
     def __enter__(self) -> FileLock:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise full_disk(self.path, error) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             owner = os.pread(fd, 300, 0).decode(errors="replace").strip() or "an unknown process"
             os.close(fd)
             raise LockedError(f"{self.what} is in use by {owner} ({self.path}); wait for it or stop it, then run again") from None
-        os.ftruncate(fd, 0)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()} since {started}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk may leave the owner unnamed, never the lock untaken
+            os.ftruncate(fd, 0)
+            started = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()} since {started}\n".encode(), 0)
         self._fd = fd
         return self
 
@@ -327,24 +329,22 @@ class Store:
     def lock(self, name: str, *, what: str) -> FileLock:
         return FileLock(self.locks / f"{name}.lock", what=what)
 
-    def bind(self, campaign: Campaign) -> None:
-        """Write `campaign.lock` at first use; afterwards refuse a campaign whose locked facts differ. Raises CampaignError."""
+    def bind(self, campaign: Campaign, answered: Collection[str] = ()) -> None:
+        """Write what must not change under paid data into `campaign.lock`; refuse a campaign that differs. Raises CampaignError.
+
+        The target, server and sampling are locked at first use, a dataset's selection once it is in `answered` (about to be paid for).
+        A dataset may join, or be left out: what is in the lock stays there.
+        """
         path = self.root / "campaign.lock"
-        facts = json.loads(json.dumps(campaign.locked_facts()))
-        if not path.exists():
-            with self.lock("campaign", what=f"campaign {campaign.name}"):
-                if not path.exists():
-                    write_json(path, {"fingerprint": campaign.fingerprint, "facts": facts})
-                    return
-        old = read_json(path)
-        if old["fingerprint"] == campaign.fingerprint:
-            return
-        # A dataset may join (its facts are added) or be left out (its facts stay); what was paid for must not change.
-        facts = {**{k: v for k, v in old["facts"].items() if _left_out(k, campaign)}, **facts}
-        changed = [k for k, v in old["facts"].items() if facts.get(k) != v]
+        now = json.loads(json.dumps(campaign.locked_facts()))
+        old = read_json(path)["facts"] if path.exists() else {}
+        changed = [k for k, v in old.items() if now.get(k) != v and not _left_out(k, campaign)]
         if changed:
-            raise CampaignError(_difference(campaign, path, old["facts"], facts, changed))
-        write_json(path, {"fingerprint": campaign.fingerprint, "facts": facts})
+            raise CampaignError(_difference(campaign, path, old, now, changed))
+        locked = {k: v for k, v in now.items() if not k.startswith("dataset.") or k.split(".")[1] in answered}
+        if any(old.get(k) != v for k, v in locked.items()):
+            facts = {**old, **locked}
+            write_json(path, {"fingerprint": digest_json(facts), "facts": facts})
 
 
 def _left_out(fact: str, campaign: Campaign) -> bool:

@@ -118,9 +118,20 @@ def test_budgets_and_concurrency_may_change_freely(campaign: Campaign, store: St
 
 def test_a_dataset_may_join_and_leave_but_not_change(campaign: Campaign, store: Store) -> None:
     first, *rest = campaign.dataset
-    store.bind(campaign.model_copy(update={"dataset": (first,)}))
-    store.bind(campaign)
+    store.bind(campaign.model_copy(update={"dataset": (first,)}), answered=[first.name])
+    store.bind(campaign, answered=[d.name for d in campaign.dataset])
     store.bind(campaign.model_copy(update={"dataset": tuple(rest)}))
-    changed = first.model_copy(update={"rows": 5})
-    with pytest.raises(CampaignError, match=rf"dataset\.{first.name}\.rows was"):
+    changed = first.model_copy(update={"turns": "first"})
+    with pytest.raises(CampaignError, match=rf'dataset\.{first.name}\.turns was "last" .* and is now "first"'):
         store.bind(campaign.model_copy(update={"dataset": (changed, *rest)}))
+
+
+def test_a_datasets_selection_is_free_until_it_is_paid_for_and_its_size_always(campaign: Campaign, store: Store) -> None:
+    first, *rest = campaign.dataset
+    store.bind(campaign)
+    changed = campaign.model_copy(update={"dataset": (first.model_copy(update={"turns": "first"}), *rest)})
+    store.bind(changed, answered=[first.name])  # nothing was bought before
+    larger = first.model_copy(update={"turns": "first", "rows": 5000, "mean_tokens": 7})
+    store.bind(campaign.model_copy(update={"dataset": (larger, *rest)}), answered=[first.name])
+    with pytest.raises(CampaignError, match="turns was"):
+        store.bind(campaign)

@@ -76,6 +76,7 @@ async def _collect(
     gate.require_probe(campaign, store)
     for d in datasets:
         gate.require(campaign, store, "prompts", d.name)
+    store.bind(campaign, answered=names)
     approved = planning.approved_usd(campaign, store) if paid else 0.0
     servers = openrouter.servers(campaign, store) if paid else openrouter.engines_only(campaign, store)
     inputs = {(d.name, s): lineage.answers_inputs(campaign, store, d.name, s) for d in datasets for s in shards}

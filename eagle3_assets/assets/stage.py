@@ -3,8 +3,12 @@
 Belongs here: this frame. Does not belong here: any stage.
 """
 
-from __future__ import annotations
-
+import atexit
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +23,7 @@ from eagle3_assets.store import Store, write_bytes
 
 OWNERS = ["team:eagle3"]
 MARKER = "eagle3_campaign"
+LAST_WORD = "EAGLE3_LAST_WORD"
 
 # The last user error of this process: `eagle3 run` takes its exit code from here, since Dagster only keeps the text.
 last_error: list[Eagle3Error] = []
@@ -31,7 +36,33 @@ def readable_errors() -> Iterator[None]:
         yield
     except Eagle3Error as error:
         last_error[:] = [error]
+        _leave_last_word(error)
         raise dg.Failure(description=str(error), allow_retries=False) from None
+
+
+def say_last_word_at_exit() -> None:
+    """`dagster asset materialize` ends with a traceback; let the line that a person needs come after it.
+
+    The step may run in a child process, so the line travels through a file that the parent names in the environment.
+    """
+    if Path(sys.argv[0]).name != "dagster" or LAST_WORD in os.environ:
+        return
+    path = Path(tempfile.gettempdir()) / f"eagle3-{os.getpid()}-{secrets.token_hex(8)}"
+    os.environ[LAST_WORD] = str(path)
+    owner = os.getpid()
+
+    def say() -> None:
+        if os.getpid() == owner and path.exists():
+            print(f"eagle3: {path.read_text()}", file=sys.stderr, flush=True)
+            path.unlink()
+
+    atexit.register(say)
+
+
+def _leave_last_word(error: Eagle3Error) -> None:
+    if path := os.environ.get(LAST_WORD):
+        with contextlib.suppress(OSError):
+            Path(path).write_text(str(error))
 
 
 @contextmanager

@@ -9,9 +9,11 @@ import importlib
 import os
 import sys
 import warnings
+from typing import Any
 
-import click
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from eagle3_assets.errors import Eagle3Error
 
@@ -31,35 +33,34 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(TyperGroup):
     """A group whose commands are imported when they are used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"eagle3_assets.cli.{name}")
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        if hasattr(module, "app"):
-            command = typer.main.get_command(module.app)
-        else:
-            app.command(name)(module.command)
-            command = typer.main.get_command(app)
-        command.name = name
+        module = importlib.import_module(f"eagle3_assets.cli.{cmd_name}")
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(cmd_name)(module.command)
+        command = typer.main.get_command(app)
+        command.name = cmd_name
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(
-    cls=_Lazy,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="The campaign is EAGLE3_CAMPAIGN (demo, kimi-k2.5 or a .toml file), the data root EAGLE3_DATA (default data).",
-)
+app = typer.Typer(cls=_Lazy, add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+                  epilog="The campaign is EAGLE3_CAMPAIGN (demo, kimi-k2.5 or a .toml file), the data root EAGLE3_DATA (default data).")  # fmt: skip
+
+
+@app.callback()
 def cli() -> None:
     """Rented answers of a large reasoning model, turned into EAGLE-3 training data that can be trusted."""
 
@@ -73,16 +74,18 @@ def main() -> None:
 def run(args: list[str]) -> int:
     """Run `eagle3 ARGS`; returns the exit code. Never lets a user error through as a traceback."""
     try:
-        result = cli.main(args=args, prog_name="eagle3", standalone_mode=False)
+        result = typer.main.get_command(app).main(args=args, prog_name="eagle3", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("eagle3: interrupted; run the same command again to resume", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except TyperException as error:
+        # its usage errors know how to show themselves, with the usage line
+        show = getattr(error, "show", lambda: print(f"eagle3: {error.format_message()}", file=sys.stderr))
+        show()
+        return EXIT_USAGE
     except Eagle3Error as error:
         print(f"eagle3: {error}", file=sys.stderr)
         return error.exit_code

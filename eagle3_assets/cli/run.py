@@ -153,13 +153,24 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-            console.print(f"[yellow]![/yellow] {title}: interrupted; run again to resume", highlight=False)
-            return True
+            result = None
+    if _was_interrupted(result):
+        console.print(f"[yellow]![/yellow] {title}: interrupted; run again to resume", highlight=False)
+        return True
     _print_checks(console, result)
     if result.success:
         console.print(f"[green]✓[/green] {title}", highlight=False)
         return False
     raise _why(result, stage.last_error)
+
+
+def _was_interrupted(result: Any) -> bool:
+    """Ctrl-C, SIGTERM: raised out of the run, or recorded by Dagster as the failure of a step."""
+    if result is None:
+        return True
+    errors = [getattr(e.event_specific_data, "error", None) for e in result.all_events if e.is_failure]
+    names = {c.cls_name for e in errors if e is not None for c in (e, e.cause) if c is not None}
+    return "DagsterExecutionInterruptedError" in names
 
 
 def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:

@@ -86,8 +86,10 @@ def _print_table(result: dict[str, Any]) -> None:
         typer.echo("no tokens files yet: materialize tokens/<dataset> first")
         return
     table = Table(title="rebuilt ids against the stand-in's truth")
-    for name in ("dataset", "group", "rows", "no truth", "exact", "completion exact", "exact share"):
-        table.add_column(name, justify="left" if name in ("dataset", "group") else "right")
+    for name in ("dataset", "group"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rows", "no truth", "exact", "answer exact", "exact share"):
+        table.add_column(name, justify="right")
 
     def line(dataset: str, group: str, counts: dict[str, Any]) -> None:
         share = "-" if counts["exact_share"] is None else f"{100 * counts['exact_share']:.2f} %"
@@ -98,7 +100,7 @@ def _print_table(result: dict[str, Any]) -> None:
         line(name, "all", entry)
         for kind in ("grades", "providers"):
             for group, counts in entry[kind].items():
-                line("", f"{kind.removesuffix('s')} {group}", counts)
+                line("", f"grade {group}" if kind == "grades" else group, counts)
         table.add_section()
     line("total", "", result["total"])
     Console().print(table)

@@ -121,18 +121,16 @@ def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
 def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> None:
     console = Console()
     table = Table(title=f"Datasets of campaign {campaign.name}")
-    table.add_column("dataset")
-    table.add_column("backend")
+    table.add_column("dataset", no_wrap=True)
     for name in ("samples", "tokens", "generated", "USD"):
-        table.add_column(name, justify="right")
-    table.add_column("grades")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("grades", overflow="fold")
     if summary["score"] is not None:
-        table.add_column("exact (stand-in's truth)", justify="right")
+        table.add_column("exact", justify="right", no_wrap=True)
     for d in summary["datasets"]:
         cells = [
             d["dataset"],
-            d["backend"],
-            f"{d['rows']:,}" + (f" / {d['prompts']:,}" if d["prompts"] is not None else ""),
+            f"{d['rows']:,}" + (f"/{d['prompts']:,}" if d["prompts"] is not None else ""),
             f"{d['tokens']:,}",
             f"{d['response_tokens']:,}",
             f"{d['cost_usd']:.4f}",
@@ -142,6 +140,8 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
             cells.append(_exact_cell(d.get("exact")))
         table.add_row(*cells)
     console.print(table)
+    if summary["score"] is not None:
+        console.print("   exact  rows whose every id equals the stand-in's truth (`eagle3 standin score` has it by grade and provider)", highlight=False)
     usd, corpus, states = summary["money"], summary["corpus"], summary["states"]
     lines = [
         ("money", f"{usd['spent_usd']:.4f} USD spent (pilot included), {usd['reserved_usd']:.4f} reserved, {usd['ambiguous_usd']:.4f} ambiguous, "
@@ -158,4 +158,4 @@ def _exact_cell(exact: dict[str, Any] | None) -> str:
     known = exact["rows"] - exact["no_truth"] if exact else 0
     if not exact or not known:
         return "no truth"
-    return f"{exact['exact']} / {known} ({exact['exact'] / known:.1%})"
+    return f"{exact['exact'] / known:.1%}"

@@ -108,7 +108,7 @@ def select(case: Case, prompts: Sequence[PromptCandidate], completions: Sequence
 
 
 def _weight(case: Case, completion: Completion, counts_end: bool) -> float:
-    readings = (case.wire or {}).get("readings") or {}
+    readings: dict[str, int] = (case.wire or {}).get("readings") or {}
     if readings:
         fitting = readings.get(reading_name((completion.spacing, counts_end)), 0)
         weight = float(fitting + 0.1) / (sum(readings.values()) + 1.0)

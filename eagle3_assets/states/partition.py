@@ -89,7 +89,7 @@ def write_partition(
     """Extract one corpus part into `hidden_states/<shard>/` and commit it. Returns its figures (plain JSON).
 
     `corpus_part_digest`: the digest that the caller also gives to `state_inputs` (default: `packs_digest(packs)`). `on_tokens` is
-    called with the number of tokens finished since the last call, kept parts included. Raises StateError: failed self-test,
+    called with the number of tokens written since the last call, kept parts included. Raises StateError: failed self-test,
     unsound states, no room on the disk; parts committed by then stay and are kept by the next run.
     """
     facts = extractor.describe()
@@ -112,9 +112,8 @@ def write_partition(
         parts = []
         for number, (rows, fingerprint, part) in enumerate(plan):
             if part is None:
-                states = _capture(extractor, spec, rows, WINDOW_BATCHES * campaign.extraction.batch_tokens)
+                states = _capture(extractor, spec, rows, WINDOW_BATCHES * campaign.extraction.batch_tokens, report)
                 part = write_part(folder / f"{part_name(number)}.safetensors", spec, rows, states, fingerprint)
-                report(part.tokens)
             parts.append(part)
         manifest = write_manifest(folder, spec, parts, corpus_part_digest=digest, model=facts, self_test=self_test)
         figures = _figures(spec, parts, len(kept))
@@ -204,7 +203,9 @@ def _guard_disk(folder: Path, planned_bytes: int) -> None:
         )
 
 
-def _capture(extractor: Extractor, spec: PartSpec, packs: Sequence[Pack], window_tokens: int) -> Iterator[torch.Tensor]:
+def _capture(
+    extractor: Extractor, spec: PartSpec, packs: Sequence[Pack], window_tokens: int, report: Callable[[int], None]
+) -> Iterator[torch.Tensor]:
     """States of `packs` in order, a window of rows at a time; every row is checked before it is handed on."""
     for window in _windows(packs, window_tokens):
         token_lists = [tuple(int(i) for i in pack.input_ids) for pack in window]
@@ -223,6 +224,7 @@ def _capture(extractor: Extractor, spec: PartSpec, packs: Sequence[Pack], window
                 row, ids, spec.slots, spec.hidden_size, f"hidden_states {spec.shard}: row {pack.sample_id} turn {pack.turn}"
             )
             yield row.states
+            report(len(ids))
 
 
 def _windows(packs: Sequence[Pack], window_tokens: int) -> Iterator[list[Pack]]:

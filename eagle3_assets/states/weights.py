@@ -44,7 +44,7 @@ def weights_folder(campaign: Campaign) -> Path:
 
 def _hub_snapshot(repo: str, revision: str | None, where: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors"]  # no code and no pickles
     try:
@@ -55,7 +55,7 @@ def _hub_snapshot(repo: str, revision: str | None, where: str) -> Path:
         raise StateError(f"{where}: is no hub id ({_first_line(error)})") from None
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+    except Exception as error:  # the hub's client, its HTTP library and its cache each raise their own
         raise StateError(
             f"{where}: neither a folder beside the campaign file nor a hub model that can be fetched ({_first_line(error)}); "
             "give 'embedded', a model folder or a hub id org/name@revision"

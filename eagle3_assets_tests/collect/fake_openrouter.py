@@ -1,4 +1,4 @@
-"""A scriptable OpenRouter on loopback for the collector's tests: `scripts[user text]` is a list of behaviours, one a request, then `ok`.
+"""A scriptable OpenRouter on loopback: `scripts[user text]` is a list of behaviours, one for each request, then `ok`.
 
 Every behaviour is written from the contract (openrouter-contract.md 1.3, 2.1, 2.2, 2.4), not from the code under test.
 """
@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -47,6 +48,7 @@ class FakeOpenRouter:
         self.gate: asyncio.Event | None = None  # when set, answers wait for it
         self.barrier = 0  # answers wait until so many requests are in flight together
         self.full = asyncio.Event()
+        self.arrived = asyncio.Condition()
         self.generations: dict[str, float] = {}  # id -> total_cost, as /generation knows it
         self.spent = 0.0  # what was really billed
         self._numbers = itertools.count(1)
@@ -70,6 +72,11 @@ class FakeOpenRouter:
         if self.gate is not None:
             self.gate.set()
         await self.runner.cleanup()
+
+    async def wait_until(self, so_far: Callable[[], bool]) -> None:
+        """Until `so_far()` holds; looked at whenever a request arrives."""
+        async with self.arrived:
+            await self.arrived.wait_for(so_far)
 
     async def endpoints(self, request: web.Request) -> web.Response:
         return web.json_response(self.snapshot)
@@ -103,6 +110,8 @@ class FakeOpenRouter:
         self.peak = max(self.peak, self.in_flight)
         if self.in_flight >= self.barrier:
             self.full.set()
+        async with self.arrived:
+            self.arrived.notify_all()
         try:
             if self.gate is not None:
                 await self.gate.wait()
@@ -176,7 +185,9 @@ _STATUSES: dict[str, tuple[int, Any, dict[str, str]]] = {
     "401": (401, error(401, "No auth credentials found"), {}),
     "402": (402, error(402, "Insufficient credits", limit_source="openrouter_key_limit"), {}),
     "402_in_flight": (
-        402, error(402, "busy", reason="in_flight_budget_exhausted", limit_source="openrouter_in_flight_budget"), {"Retry-After": "0"},
+        402,
+        error(402, "busy", reason="in_flight_budget_exhausted", limit_source="openrouter_in_flight_budget"),
+        {"Retry-After": "0"},
     ),
     "402_too_big": (402, error(402, "too big", reason="weight_exceeds_budget", limit_source="openrouter_credits"), {}),
     "403": (403, error(403, "forbidden region"), {}),
@@ -205,7 +216,7 @@ _BODIES: dict[str, Any] = {
     "401_in_200": lambda n: error(401, "key"),
     "error_finish": lambda n: completion(
         n, usage=None,
-        choices=[{"index": 0, "finish_reason": "error", "error": {"code": 502}, "message": {"role": "assistant", "content": "Par"}}],
+        choices=[{"finish_reason": "error", "error": {"code": 502}, "message": {"role": "assistant", "content": "Par"}}],
     ),
     "empty": lambda n: completion(
         n, choices=[{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}],

@@ -33,7 +33,12 @@ def a_campaign(*datasets: dict[str, Any], **tables: Any) -> Campaign:
     raw: dict[str, Any] = {
         "campaign": {"name": "test", "seed": 1},
         "target": {
-            "model": MODEL, "profile": "kimi-k2.5", "weights": "none", "num_hidden_layers": 8, "hidden_size": 64, "vocab_size": 100,
+            "model": MODEL,
+            "profile": "kimi-k2.5",
+            "weights": "none",
+            "num_hidden_layers": 8,
+            "hidden_size": 64,
+            "vocab_size": 100,
         },
         "server": {"kind": "openrouter"},
         "routing": {"max_price_completion": 3.0, "ignore": ("BaseTen",), "quantizations": ("int4", "fp8")},
@@ -42,7 +47,7 @@ def a_campaign(*datasets: dict[str, Any], **tables: Any) -> Campaign:
         "sampling": {"max_tokens": 1000},
         "dataset": datasets or (a_dataset(),),
         "vocab": {"draft_vocab_size": 10},
-    }  # fmt: skip
+    }
     for name, table in tables.items():
         raw[name] = {**raw[name], **table} if isinstance(raw.get(name), dict) else table
     return Campaign.model_validate(raw)
@@ -68,20 +73,37 @@ def a_prompt(text: str = "Say hi", number: int = 0, dataset: str = "b3_magicoder
 
 def an_answer(number: int = 0, body: bytes = b'{"choices":[]}', **more: Any) -> WireAnswer:
     facts: dict[str, Any] = {
-        "request_id": f"r{number}", "sample_id": f"{number:032x}", "turn": 0, "attempt": 1, "dataset": "b3_magicoder", "shard": "00",
-        "source": "openrouter", "request": {"model": MODEL}, "status": 200, "body": body, "outcome": "finished", "cost_usd": 0.001,
-    }  # fmt: skip
+        "request_id": f"r{number}",
+        "sample_id": f"{number:032x}",
+        "turn": 0,
+        "attempt": 1,
+        "dataset": "b3_magicoder",
+        "shard": "00",
+        "source": "openrouter",
+        "request": {"model": MODEL},
+        "status": 200,
+        "body": body,
+        "outcome": "finished",
+        "cost_usd": 0.001,
+    }
     return WireAnswer(**{**facts, **more})
 
 
 def an_endpoint(provider: str = "Chutes", tag: str = "chutes/int4", **more: Any) -> dict[str, Any]:
     """As the endpoints route lists it (contract 1.7)."""
     return {
-        "name": f"{provider} | {MODEL}", "provider_name": provider, "tag": tag, "quantization": "int4", "status": 0,
-        "uptime_last_30m": 99.5, "context_length": 262144, "max_completion_tokens": None,
+        "name": f"{provider} | {MODEL}",
+        "provider_name": provider,
+        "tag": tag,
+        "quantization": "int4",
+        "status": 0,
+        "uptime_last_30m": 99.5,
+        "context_length": 262144,
+        "max_completion_tokens": None,
         "supported_parameters": ["temperature", "top_p", "max_tokens", "reasoning", "tools"],
-        "pricing": {"prompt": "0.00000044", "completion": "0.000002", "request": "0", "discount": 0}, **more,
-    }  # fmt: skip
+        "pricing": {"prompt": "0.00000044", "completion": "0.000002", "request": "0", "discount": 0},
+        **more,
+    }
 
 
 def a_snapshot(*endpoints: dict[str, Any]) -> dict[str, Any]:

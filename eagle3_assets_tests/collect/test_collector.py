@@ -1,4 +1,6 @@
-"""Claims about a run: everything asked is answered once, whatever the server does; stops are clean; the key is written nowhere."""
+"""Claims about a run: everything asked is answered once, whatever the server does; stops are clean; the key is written
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,17 @@ class Desk:
         with Ledger(self.root / "ledger.sqlite", self.limit_usd, caps=self.caps) as self.ledger:
             try:
                 return await collect(
-                    self.campaign, jobs, servers=Servers(server.base_url, ApiKey(KEY), (f"{server.root}/engine/v1",)), ledger=self.ledger,
-                    routing=routing, stop=self.stop, on_progress=self.progress.append, on_shard_done=self.done.append, pace=QUICK, **more,
-                )  # fmt: skip
+                    self.campaign,
+                    jobs,
+                    servers=Servers(server.base_url, ApiKey(KEY), (f"{server.root}/engine/v1",)),
+                    ledger=self.ledger,
+                    routing=routing,
+                    stop=self.stop,
+                    on_progress=self.progress.append,
+                    on_shard_done=self.done.append,
+                    pace=QUICK,
+                    **more,
+                )
             except BaseException as error:
                 self.shown += "".join(traceback.format_exception(error)) + repr(error)
                 raise
@@ -113,8 +123,13 @@ def test_what_is_finished_is_never_asked_again(tmp_path: Path) -> None:
 
 
 def test_any_selection_of_datasets_and_shards_is_one_run_and_a_shard_ends_when_it_is_done(tmp_path: Path) -> None:
-    campaign = a_campaign(a_dataset(), a_dataset("b8_sweagent"), a_dataset("b1_glaive", "engine"), a_dataset("a1_deepswekimi", "import"),
-                          engine=({"kind": "vllm", "base_url": "embedded"},))  # fmt: skip
+    campaign = a_campaign(
+        a_dataset(),
+        a_dataset("b8_sweagent"),
+        a_dataset("b1_glaive", "engine"),
+        a_dataset("a1_deepswekimi", "import"),
+        engine=({"kind": "vllm", "base_url": "embedded"},),
+    )
 
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         given = Given({"role": "assistant", "content": "x"}, output_ids=(1, 2, 3))
@@ -127,9 +142,12 @@ def test_any_selection_of_datasets_and_shards_is_one_run_and_a_shard_ends_when_i
             d.job([], "15"),
         )
         assert [(r.dataset, r.shard, r.finished, r.complete) for r in results] == [
-            ("b3_magicoder", "00", 4, True), ("b8_sweagent", "01", 4, True), ("b1_glaive", "00", 3, True),
-            ("a1_deepswekimi", "00", 3, True), ("b3_magicoder", "15", 0, True),
-        ]  # fmt: skip
+            ("b3_magicoder", "00", 4, True),
+            ("b8_sweagent", "01", 4, True),
+            ("b1_glaive", "00", 3, True),
+            ("a1_deepswekimi", "00", 3, True),
+            ("b3_magicoder", "15", 0, True),
+        ]
         assert len(d.done) == 5
         assert json.loads(d.answers("00", "b1_glaive")[0].body)["choices"][0]["token_ids"] == [7, 8, 9]
         assert [a.source for a in d.answers("00", "a1_deepswekimi")] == ["import"] * 3
@@ -177,11 +195,35 @@ def test_reserve_prompts_are_not_asked_and_a_closed_dataset_asks_nothing(tmp_pat
 
 # ---------------------------------------------------------------------------------------------------- faults
 TRANSIENT = [
-    "429", "429_absurd", "429_date", "402_in_flight", "408", "500", "502", "503", "504", "524", "529", "404", "html_502",
-    "error_in_200", "error_in_200_with_empty_choices", "error_in_200_as_text", "error_finish", "empty", "no_choices", "content_filter",
-    "no_finish_reason", "wrong_provider", "wrong_model", "garbage_types", "reset_before_headers", "reset_mid_body", "cut",
+    "429",
+    "429_absurd",
+    "429_date",
+    "402_in_flight",
+    "408",
+    "500",
+    "502",
+    "503",
+    "504",
+    "524",
+    "529",
+    "404",
+    "html_502",
+    "error_in_200",
+    "error_in_200_with_empty_choices",
+    "error_in_200_as_text",
+    "error_finish",
+    "empty",
+    "no_choices",
+    "content_filter",
+    "no_finish_reason",
+    "wrong_provider",
+    "wrong_model",
+    "garbage_types",
+    "reset_before_headers",
+    "reset_mid_body",
+    "cut",
     "cut_with_wrong_length",
-]  # fmt: skip
+]
 
 
 def test_after_every_kind_of_fault_the_prompt_is_answered_in_the_end(tmp_path: Path) -> None:
@@ -202,19 +244,46 @@ def test_after_every_kind_of_fault_the_prompt_is_answered_in_the_end(tmp_path: P
     run(tmp_path, story)
 
 
-FREE = {"429", "429_absurd", "429_date", "402_in_flight", "500", "502", "503", "529", "404", "error_in_200",
-        "error_in_200_with_empty_choices", "error_in_200_as_text", "error_finish"}  # fmt: skip
+FREE = {
+    "429",
+    "429_absurd",
+    "429_date",
+    "402_in_flight",
+    "500",
+    "502",
+    "503",
+    "529",
+    "404",
+    "error_in_200",
+    "error_in_200_with_empty_choices",
+    "error_in_200_as_text",
+    "error_finish",
+}
 
 
 @pytest.mark.parametrize(
     ("fault", "outcome", "retry_class"),
-    [("reset_before_headers", "ambiguous", "transient"), ("reset_mid_body", "ambiguous", "transient"), ("cut", "ambiguous", "transient"),
-     ("cut_with_wrong_length", "ambiguous", "transient"), ("html_502", "ambiguous", "transient"), ("504", "ambiguous", "transient"),
-     ("no_choices", "ambiguous", "transient"), ("500", "failed", "transient"), ("404", "failed", "transient"),
-     ("error_finish", "failed", "transient"), ("400", "failed", "permanent"), ("413", "failed", "permanent"),
-     ("422", "failed", "permanent"), ("403_moderated", "failed", "permanent"), ("empty", "failed", "content"),
-     ("wrong_provider", "failed", "content"), ("wrong_model", "failed", "content"), ("content_filter", "failed", "content")],
-)  # fmt: skip
+    [
+        ("reset_before_headers", "ambiguous", "transient"),
+        ("reset_mid_body", "ambiguous", "transient"),
+        ("cut", "ambiguous", "transient"),
+        ("cut_with_wrong_length", "ambiguous", "transient"),
+        ("html_502", "ambiguous", "transient"),
+        ("504", "ambiguous", "transient"),
+        ("no_choices", "ambiguous", "transient"),
+        ("500", "failed", "transient"),
+        ("404", "failed", "transient"),
+        ("error_finish", "failed", "transient"),
+        ("400", "failed", "permanent"),
+        ("413", "failed", "permanent"),
+        ("422", "failed", "permanent"),
+        ("403_moderated", "failed", "permanent"),
+        ("empty", "failed", "content"),
+        ("wrong_provider", "failed", "content"),
+        ("wrong_model", "failed", "content"),
+        ("content_filter", "failed", "content"),
+    ],
+)
 def test_a_fault_that_does_not_go_away_ends_as_its_class_says(tmp_path: Path, fault: str, outcome: str, retry_class: str) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.scripts = {"q1": [fault] * 50}
@@ -280,11 +349,16 @@ def test_answers_of_a_provider_or_model_that_was_not_asked_for_are_recorded_and_
 # ---------------------------------------------------------------------------------------------------- what ends a run
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
-    [("401", WireError, "refused the key .HTTP 401.; check OPENROUTER_API_KEY"), ("401_in_200", WireError, "refused the key"),
-     ("403", WireError, "HTTP 403.*forbidden region"), ("redirect", WireError, "redirects .HTTP 302., which is never followed"),
-     ("402", BudgetStop, "refuses further spending .Insufficient credits"), ("402_too_big", BudgetStop, "refuses further spending"),
-     ("403_budget", BudgetStop, "refuses further spending")],
-)  # fmt: skip
+    [
+        ("401", WireError, "refused the key .HTTP 401.; check OPENROUTER_API_KEY"),
+        ("401_in_200", WireError, "refused the key"),
+        ("403", WireError, "HTTP 403.*forbidden region"),
+        ("redirect", WireError, "redirects .HTTP 302., which is never followed"),
+        ("402", BudgetStop, "refuses further spending .Insufficient credits"),
+        ("402_too_big", BudgetStop, "refuses further spending"),
+        ("403_budget", BudgetStop, "refuses further spending"),
+    ],
+)
 def test_a_refused_key_or_empty_account_stops_the_run_at_once(
     tmp_path: Path, fault: str, error: type[Exception], words: str
 ) -> None:
@@ -307,8 +381,7 @@ def test_answers_in_flight_when_the_run_is_ended_by_the_server_are_kept(tmp_path
         server.gate = asyncio.Event()
         server.scripts = {"q0": ["401"]}
         task = asyncio.create_task(d.collect(server, d.job(prompts(40))))
-        while server.in_flight < 16:
-            await asyncio.sleep(0.001)
+        await server.wait_until(lambda: server.in_flight == 16)
         server.gate.set()
         with pytest.raises(WireError):
             await task
@@ -407,20 +480,15 @@ def test_no_request_is_sent_that_the_disk_could_not_hold(tmp_path: Path, monkeyp
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.gate = asyncio.Event()
         task = asyncio.create_task(d.collect(server, d.job(prompts(50))))
-        while server.in_flight < 16:
-            await asyncio.sleep(0.001)
-        looks: list[int] = []
-        real = journal.require_room
+        await server.wait_until(lambda: server.in_flight == 16)
+        loop, gate, real = asyncio.get_running_loop(), server.gate, journal.require_room
 
         def look(folder: Path, in_flight: int) -> None:
-            looks.append(in_flight)
+            loop.call_soon_threadsafe(gate.set)  # the answers come after the look that finds no room
             real(folder, in_flight)
 
         monkeypatch.setattr(journal, "ANSWER_BYTES", 1 << 60)
         monkeypatch.setattr(collector, "require_room", look)
-        while len(looks) < 2:
-            await asyncio.sleep(0.001)
-        server.gate.set()
         with pytest.raises(StoreError, match="answers in flight may need"):
             await task
         assert len(server.requests) == 16 == len(d.answers())
@@ -433,8 +501,7 @@ def test_stop_sends_nothing_new_waits_and_records_the_rest_as_ambiguous(tmp_path
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.scripts = {f"q{n}": ["hang"] for n in range(100)}
         task = asyncio.create_task(d.collect(server, d.job(prompts(100))))
-        while server.in_flight < 16:
-            await asyncio.sleep(0.001)
+        await server.wait_until(lambda: server.in_flight == 16)
         d.stop.set()
         (result,) = await task
         assert len(server.requests) == 16 and result.ambiguous == 16 and result.missing == 100 and not result.complete
@@ -451,8 +518,7 @@ def test_answers_that_arrive_within_the_grace_period_are_kept(tmp_path: Path) ->
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.gate = asyncio.Event()
         task = asyncio.create_task(d.collect(server, d.job(prompts(100))))
-        while server.in_flight < 16:
-            await asyncio.sleep(0.001)
+        await server.wait_until(lambda: server.in_flight == 16)
         d.stop.set()
         await asyncio.sleep(0)
         server.gate.set()
@@ -466,8 +532,7 @@ def test_a_cancelled_run_records_what_was_in_flight(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.gate = asyncio.Event()
         task = asyncio.create_task(d.collect(server, d.job(prompts(30))))
-        while server.in_flight < 16:
-            await asyncio.sleep(0.001)
+        await server.wait_until(lambda: server.in_flight == 16)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

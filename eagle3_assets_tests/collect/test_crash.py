@@ -1,10 +1,13 @@
-"""Claims about `kill -9` of the process that collects: nothing paid for is lost, nothing is bought twice beyond what was in flight."""
+"""Claims about `kill -9` of the process that collects: nothing paid for is lost, nothing is bought twice beyond what was in
+flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from eagle3_assets.collect import journal
@@ -24,12 +27,13 @@ from eagle3_assets.collect.routing import resolve
 from eagle3_assets_tests.collect.samples import KEY, QUICK, a_campaign, a_prompt, a_snapshot
 
 root, base_url, count, limit = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-campaign = a_campaign()
+campaign, folder = a_campaign(), root / "answers" / "b3_magicoder" / "00"
 async def main():
     with Ledger(root / "ledger.sqlite", limit) as ledger:
-        job = ShardJob(campaign.dataset[0], "00", tuple(a_prompt(f"q{n}", n) for n in range(count)), root / "answers" / "b3_magicoder" / "00")
-        (result,) = await collect(campaign, [job], servers=Servers(base_url, ApiKey(KEY)), ledger=ledger,
-            routing=resolve(campaign, a_snapshot()), stop=asyncio.Event(), pace=QUICK)
+        job = ShardJob(campaign.dataset[0], "00", tuple(a_prompt(f"q{n}", n) for n in range(count)), folder)
+        (result,) = await collect(
+            campaign, [job], servers=Servers(base_url, ApiKey(KEY)), ledger=ledger, routing=resolve(campaign, a_snapshot()),
+            stop=asyncio.Event(), pace=QUICK)
         assert result.complete, result
 asyncio.run(main())
 """
@@ -41,11 +45,15 @@ def test_after_kills_the_run_resumes_at_once_and_every_sample_is_there_once(tmp_
         return await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
 
     async def story() -> None:
-        async with FakeOpenRouter() as server:
+        server = FakeOpenRouter()
+
+        def have_reached(count: int) -> bool:
+            return len(server.requests) >= count
+
+        async with server:
             for kill_after in (20, 55, 90):  # requests that reached the server in all runs together
                 process = await start(server)
-                while len(server.requests) < kill_after and process.returncode is None:
-                    await asyncio.sleep(0.001)
+                await asyncio.wait_for(server.wait_until(partial(have_reached, kill_after)), 20)
                 process.kill()
                 await process.wait()
             process = await start(server)

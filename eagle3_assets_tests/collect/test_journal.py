@@ -53,16 +53,33 @@ def test_lone_surrogates_and_huge_integers_do_not_lose_an_answer() -> None:
 
 def test_every_field_of_an_answer_is_stored(tmp_path: Path) -> None:
     answer = an_answer(
-        headers={"retry-after": "3"}, provider="Chutes", model="m", generation_id="gen-1", started_at=1.5, finished_at=2.25,
-        cost_usd=0.00016236, reason="empty", retry_class="content", outcome="failed", turn=3, attempt=2,
-    )  # fmt: skip
+        headers={"retry-after": "3"},
+        provider="Chutes",
+        model="m",
+        generation_id="gen-1",
+        started_at=1.5,
+        finished_at=2.25,
+        cost_usd=0.00016236,
+        reason="empty",
+        retry_class="content",
+        outcome="failed",
+        turn=3,
+        attempt=2,
+    )
     default = an_answer()
     write(tmp_path / "b3" / "00", answer)
     (stored,) = journal.read(tmp_path / "b3" / "00")
     assert stored == answer
     assert {f.name for f in dataclasses.fields(answer) if getattr(answer, f.name) == getattr(default, f.name)} <= {
-        "request_id", "sample_id", "dataset", "shard", "source", "request", "status", "body",
-    }  # fmt: skip
+        "request_id",
+        "sample_id",
+        "dataset",
+        "shard",
+        "source",
+        "request",
+        "status",
+        "body",
+    }
 
 
 def test_a_tail_torn_at_any_byte_recovers_to_whole_records_and_nothing_is_glued_to_it(
@@ -150,7 +167,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path: Path,
 
     with Journal.open(folder) as opened:
         opened.append(an_answer(1))
-        monkeypatch.setattr(journal.os, "write", write_until_full)
+        monkeypatch.setattr(os, "write", write_until_full)
         with pytest.raises(StoreError, match="no space left on the disk"):
             opened.append(an_answer(2))
         room = 10**6
@@ -174,21 +191,26 @@ def test_a_half_written_record_that_could_not_be_taken_back_is_never_glued_to(
 
     with Journal.open(folder) as opened:
         opened.append(an_answer(1))
-        monkeypatch.setattr(journal.os, "write", half)
-        monkeypatch.setattr(journal.os, "ftruncate", refuse)
+        monkeypatch.setattr(os, "write", half)
+        monkeypatch.setattr(os, "ftruncate", refuse)
         with pytest.raises(StoreError, match="cannot be written"):
             opened.append(an_answer(2))
-        monkeypatch.setattr(journal.os, "write", real_write)
+        monkeypatch.setattr(os, "write", real_write)
         with pytest.raises(StoreError, match="cannot be written"):
             opened.append(an_answer(3))
-        monkeypatch.setattr(journal.os, "ftruncate", real_truncate)
+        monkeypatch.setattr(os, "ftruncate", real_truncate)
         opened.append(an_answer(4))
     assert [a.request_id for a in journal.read(folder)] == ["r1", "r4"]
 
 
 def test_the_highest_finished_attempt_counts() -> None:
-    answers = [an_answer(1), an_answer(1, attempt=3, body=b"3"), an_answer(1, attempt=2, body=b"2"),
-               an_answer(1, attempt=4, outcome="failed"), an_answer(2, outcome="ambiguous")]  # fmt: skip
+    answers = [
+        an_answer(1),
+        an_answer(1, attempt=3, body=b"3"),
+        an_answer(1, attempt=2, body=b"2"),
+        an_answer(1, attempt=4, outcome="failed"),
+        an_answer(2, outcome="ambiguous"),
+    ]
     assert {key: a.body for key, a in journal.best(answers).items()} == {(f"{1:032x}", 0): b"3"}
 
 

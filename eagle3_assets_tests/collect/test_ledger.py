@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -64,7 +65,7 @@ def test_totals_always_equal_the_sum_of_the_entries(tmp_path_factory: pytest.Tem
     with open_ledger(tmp_path_factory.mktemp("ledger"), 1.0, b=0.4) as ledger:
         for step in range(40):
             known, scope = f"r{chance.randrange(step + 1)}", chance.choice("abc")
-            kind = chance.choice(["reserve", "settle", "release", "keep"])
+            kind = chance.choice(KINDS)
             operation = Operation(kind, f"r{step}" if kind == "reserve" else known, scope, chance.randrange(PICO // 5))
             if not (kind == "reserve" and any(operation.request_id == e[0] for s in STATES for e in ledger.entries(s))):
                 ledger.apply([operation])
@@ -73,7 +74,8 @@ def test_totals_always_equal_the_sum_of_the_entries(tmp_path_factory: pytest.Tem
             assert value == pytest.approx(sum(usd for _, _, usd in ledger.entries(state)), abs=1e-11)
 
 
-STATES = ("settled", "reserved", "ambiguous")
+STATES: tuple[Literal["settled", "reserved", "ambiguous"], ...] = ("settled", "reserved", "ambiguous")
+KINDS: tuple[Literal["reserve", "settle", "release", "keep"], ...] = ("reserve", "settle", "release", "keep")
 
 
 def test_settling_twice_changes_nothing_and_a_request_id_is_used_once(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_reservations_of_a_killed_process_become_ambiguous_unless_the_journal_ha
         assert [e[0] for e in ledger.entries("ambiguous")] == ["r0", "r1"]
         assert ledger.reconcile([an_answer(0, cost_usd=0.03), an_answer(2, cost_usd=0.05), an_answer(1, cost_usd=None)]) == 1
         total = ledger.totals().total
-        assert (total.spent_usd, total.ambiguous_usd) == (pytest.approx(0.08), pytest.approx(0.1))
+        assert (total.spent_usd, total.ambiguous_usd) == pytest.approx((0.08, 0.1))
     assert not list(tmp_path.glob("*.owner-*"))
 
 

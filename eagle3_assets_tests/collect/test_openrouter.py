@@ -35,9 +35,14 @@ def request_for(prompt: Any, campaign: Any = CAMPAIGN) -> dict[str, Any]:
 def test_sampling_limits_and_provider_are_always_explicit_and_no_fallback_model_is_ever_sent() -> None:
     request = request_for(a_prompt())
     assert {k: request[k] for k in ("model", "temperature", "top_p", "max_tokens", "stream", "reasoning", "usage")} == {
-        "model": MODEL, "temperature": 1.0, "top_p": 0.95, "max_tokens": 1000, "stream": False, "reasoning": {"enabled": True},
+        "model": MODEL,
+        "temperature": 1.0,
+        "top_p": 0.95,
+        "max_tokens": 1000,
+        "stream": False,
+        "reasoning": {"enabled": True},
         "usage": {"include": True},
-    }  # fmt: skip
+    }
     assert request["plugins"] == [{"id": "context-compression", "enabled": False}]
     assert request["provider"] == ROUTING.provider_object
     assert not {"models", "tools", "route", "transforms"} & set(request)
@@ -62,9 +67,12 @@ def test_history_is_replayed_with_its_reasoning_and_without_names() -> None:
     sent = request_for(a_prompt(messages=history))["messages"]
     assert sent[0] == {"role": "user", "content": "q"}
     assert sent[1] == {
-        "role": "assistant", "content": None, "tool_calls": [call], "reasoning": " Hm.",
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [call],
+        "reasoning": " Hm.",
         "reasoning_details": [{"type": "reasoning.text", "text": " Hm.", "format": "unknown", "index": 0}],
-    }  # fmt: skip
+    }
     assert sent[2] == {"role": "tool", "tool_call_id": "functions.f:0", "content": "42"}
     assert history == before
 
@@ -105,10 +113,21 @@ def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("url", "allowed"),
-    [("https://openrouter.ai/api/v1", True), ("https://gateway.example/api/v1/", True), ("http://127.0.0.1:8080/api/v1", True),
-     ("http://localhost:1/v1", True), ("http://[::1]:1/v1", True), ("http://openrouter.ai/api/v1", False), ("http://127.0.0.1.evil.example/", False),
-     ("http://localhost.evil.example/", False), ("ftp://x/", False), ("openrouter.ai", False), ("https://user:pw@x/", False), ("https://x/?a=b", False)],
-)  # fmt: skip
+    [
+        ("https://openrouter.ai/api/v1", True),
+        ("https://gateway.example/api/v1/", True),
+        ("http://127.0.0.1:8080/api/v1", True),
+        ("http://localhost:1/v1", True),
+        ("http://[::1]:1/v1", True),
+        ("http://openrouter.ai/api/v1", False),
+        ("http://127.0.0.1.evil.example/", False),
+        ("http://localhost.evil.example/", False),
+        ("ftp://x/", False),
+        ("openrouter.ai", False),
+        ("https://user:pw@x/", False),
+        ("https://x/?a=b", False),
+    ],
+)
 def test_the_key_goes_over_https_or_to_loopback_only(url: str, allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_BASE_URL", url)
     if allowed:
@@ -148,8 +167,9 @@ def test_check_key_reports_limits_and_a_refusal_never_shows_the_key() -> None:
 # ---------------------------------------------------------------------------------------------------- engines and imports
 def test_an_engine_is_asked_for_ids_and_history_keeps_reasoning_content() -> None:
     campaign = a_campaign(
-        a_dataset("b1_glaive", "engine"), engine=({"kind": "vllm", "base_url": "http://h:1", "model": "kimi"}, {"kind": "sglang", "base_url": "http://h:2"})
-    )  # fmt: skip
+        a_dataset("b1_glaive", "engine"),
+        engine=({"kind": "vllm", "base_url": "http://h:1", "model": "kimi"}, {"kind": "sglang", "base_url": "http://h:2"}),
+    )
     prompt = a_prompt(
         messages=({"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": "r"})
     )

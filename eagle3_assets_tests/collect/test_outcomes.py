@@ -1,4 +1,6 @@
-"""Claims about the reading of answers: every kind of body has its row in the table, and nothing a server sends breaks the reader."""
+"""Claims about the reading of answers: every kind of body has its row in the table, and nothing a server sends breaks the
+reader.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,44 @@ from eagle3_assets.collect.outcomes import TABLE, classify
 from .fake_openrouter import _BODIES, _STATUSES, _sse, completion
 
 STATUS_ROWS = {
-    "400": "bad_request", "401": "key_refused", "402": "no_credit", "402_in_flight": "in_flight_budget", "402_too_big": "no_credit",
-    "403": "forbidden", "403_moderated": "moderated", "403_budget": "no_credit", "404": "no_endpoint", "408": "gateway_timeout",
-    "413": "too_large", "422": "unprocessable", "429": "rate_limited", "429_absurd": "rate_limited", "429_date": "rate_limited",
-    "500": "server_error", "502": "provider_down", "503": "overloaded", "504": "gateway_timeout", "524": "gateway_timeout",
+    "400": "bad_request",
+    "401": "key_refused",
+    "402": "no_credit",
+    "402_in_flight": "in_flight_budget",
+    "402_too_big": "no_credit",
+    "403": "forbidden",
+    "403_moderated": "moderated",
+    "403_budget": "no_credit",
+    "404": "no_endpoint",
+    "408": "gateway_timeout",
+    "413": "too_large",
+    "422": "unprocessable",
+    "429": "rate_limited",
+    "429_absurd": "rate_limited",
+    "429_date": "rate_limited",
+    "500": "server_error",
+    "502": "provider_down",
+    "503": "overloaded",
+    "504": "gateway_timeout",
+    "524": "gateway_timeout",
     "529": "overloaded",
-}  # fmt: skip
+}
 BODY_ROWS = {
-    "ok": "finished", "error_in_200": "provider_down", "error_in_200_with_empty_choices": "rate_limited",
-    "error_in_200_as_text": "server_error", "401_in_200": "key_refused", "error_finish": "error_finish", "empty": "empty",
-    "no_choices": "no_choices", "no_usage": "finished", "wrong_provider": "wrong_provider", "wrong_model": "wrong_model",
-    "content_filter": "content_filter", "no_finish_reason": "no_finish_reason", "garbage_types": "empty",
-}  # fmt: skip
+    "ok": "finished",
+    "error_in_200": "provider_down",
+    "error_in_200_with_empty_choices": "rate_limited",
+    "error_in_200_as_text": "server_error",
+    "401_in_200": "key_refused",
+    "error_finish": "error_finish",
+    "empty": "empty",
+    "no_choices": "no_choices",
+    "no_usage": "finished",
+    "wrong_provider": "wrong_provider",
+    "wrong_model": "wrong_model",
+    "content_filter": "content_filter",
+    "no_finish_reason": "no_finish_reason",
+    "garbage_types": "empty",
+}
 
 
 def exchange(body: Any, status: int = 200, **headers: str) -> Exchange:
@@ -58,10 +86,17 @@ def test_each_body_of_a_200_has_its_row(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [(b"", "truncated"), (b"\n         \n", "truncated"), (b'{"choices":[{"fini', "truncated"), (b"<html>", "html"), (b"[]", "truncated"),
-     (b"null", "truncated"), (b"\n         \n" + json.dumps(completion(1)).encode(), "finished"),
-     (json.dumps(completion(1)).replace(" Oi 1!", "\\ud83d").encode(), "finished")],
-)  # fmt: skip
+    [
+        (b"", "truncated"),
+        (b"\n         \n", "truncated"),
+        (b'{"choices":[{"fini', "truncated"),
+        (b"<html>", "html"),
+        (b"[]", "truncated"),
+        (b"null", "truncated"),
+        (b"\n         \n" + json.dumps(completion(1)).encode(), "finished"),
+        (json.dumps(completion(1)).replace(" Oi 1!", "\\ud83d").encode(), "finished"),
+    ],
+)
 def test_whitespace_is_no_fault_and_half_a_body_is_no_answer(body: bytes, reason: str) -> None:
     assert verdict(exchange(body)).reason == reason
 
@@ -83,9 +118,16 @@ def test_a_cost_that_the_body_states_is_the_cost_whatever_the_outcome() -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("7", 7.0), ("0.5", 0.5), ("-3", 0.0), ("soon", None), ("nan", None), ("a date in 30 s", 30.0),
-     ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)],
-)  # fmt: skip
+    [
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("soon", None),
+        ("nan", None),
+        ("a date in 30 s", 30.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)
 def test_retry_after_is_read_as_seconds_or_date(value: str, seconds: float | None) -> None:
     value = formatdate(time.time() + 30, usegmt=True) if value == "a date in 30 s" else value
     found = classify(exchange(_STATUSES["429"][1], 429, retry_after=value)).retry_after_s
@@ -110,28 +152,56 @@ def test_a_stream_is_one_completion_and_a_torn_one_is_none() -> None:
 
 
 def test_tool_calls_of_a_stream_are_put_together_by_index() -> None:
-    parts = [{"index": 0, "id": "functions.f:0", "function": {"name": "f", "arguments": '{"a"'}}, {"index": 1, "id": "functions.g:1", "function": {"name": "g"}},
-             {"index": 0, "function": {"arguments": ": 1}"}}]  # fmt: skip
+    parts = [
+        {"index": 0, "id": "functions.f:0", "function": {"name": "f", "arguments": '{"a"'}},
+        {"index": 1, "id": "functions.g:1", "function": {"name": "g"}},
+        {"index": 0, "function": {"arguments": ": 1}"}},
+    ]
     chunks = [{"choices": [{"delta": {"tool_calls": [p]}}]} for p in parts] + [
         {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
     ]
     body = b"".join(b"data: " + json.dumps(c).encode() + b"\n\n" for c in chunks)
     message = reading.history_message(reading.parse_completion(body, "text/event-stream"))
     assert [(c["id"], c["function"]) for c in message["tool_calls"]] == [
-        ("functions.f:0", {"name": "f", "arguments": '{"a": 1}'}), ("functions.g:1", {"name": "g", "arguments": ""}),
-    ]  # fmt: skip
+        ("functions.f:0", {"name": "f", "arguments": '{"a": 1}'}),
+        ("functions.g:1", {"name": "g", "arguments": ""}),
+    ]
 
 
 anything: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 999) | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["error", "choices", "message", "usage", "cost", "code", "metadata", "delta", "finish_reason", "content",
-                         "reasoning_details", "tool_calls", "provider", "model", "availability", "reason", "reasons", "text", "index"]),  # fmt: skip
-        inner, max_size=5,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "error",
+                    "choices",
+                    "message",
+                    "usage",
+                    "cost",
+                    "code",
+                    "metadata",
+                    "delta",
+                    "finish_reason",
+                    "content",
+                    "reasoning_details",
+                    "tool_calls",
+                    "provider",
+                    "model",
+                    "availability",
+                    "reason",
+                    "reasons",
+                    "text",
+                    "index",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
     ),
     max_leaves=25,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=400, deadline=None)

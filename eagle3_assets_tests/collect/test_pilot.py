@@ -21,18 +21,25 @@ from .samples import KEY, QUICK, a_campaign, a_dataset, a_prompt, a_snapshot, an
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 SNAPSHOT = a_snapshot(
-    an_endpoint("Chutes", "chutes/int4"), an_endpoint("Inceptron", "inceptron/fp8"),
+    an_endpoint("Chutes", "chutes/int4"),
+    an_endpoint("Inceptron", "inceptron/fp8"),
     an_endpoint("NoTools", "notools", supported_parameters=["temperature", "top_p", "max_tokens", "reasoning"]),
     an_endpoint("BaseTen", "baseten"),
-)  # fmt: skip
-CAMPAIGN = a_campaign(a_dataset(), a_dataset("b8_sweagent", turns="chain"), a_dataset("b1_glaive", "engine"),
-                      engine=({"kind": "vllm", "base_url": "embedded"},))  # fmt: skip
+)
+CAMPAIGN = a_campaign(
+    a_dataset(),
+    a_dataset("b8_sweagent", turns="chain"),
+    a_dataset("b1_glaive", "engine"),
+    engine=({"kind": "vllm", "base_url": "embedded"},),
+)
 
 
 class PinnedServer(FakeOpenRouter):
     """Answers as the provider that the request pins."""
 
-    names = {"chutes/int4": "Chutes", "inceptron/fp8": "Inceptron", "notools": "NoTools"}
+    def __init__(self) -> None:
+        super().__init__(SNAPSHOT)
+        self.names = {"chutes/int4": "Chutes", "inceptron/fp8": "Inceptron", "notools": "NoTools"}
 
     async def behave(self, request: Any, how: str) -> Any:
         from aiohttp import web
@@ -59,14 +66,22 @@ def prompts() -> dict[str, list[Any]]:
 async def go(tmp_path: Path, server: FakeOpenRouter, cap: float = 1.0, **more: Any) -> dict[str, Any]:
     with Ledger(tmp_path / "ledger.sqlite", 1.0, caps={"pilot": cap}) as ledger:
         return await pilot.run_pilot(
-            CAMPAIGN, prompts(), servers=Servers(server.base_url, ApiKey(KEY)), ledger=ledger, routing=resolve(CAMPAIGN, SNAPSHOT),
-            folder=tmp_path / "pilot", stop=asyncio.Event(), pace=QUICK, **more,
-        )  # fmt: skip
+            CAMPAIGN,
+            prompts(),
+            servers=Servers(server.base_url, ApiKey(KEY)),
+            ledger=ledger,
+            routing=resolve(CAMPAIGN, SNAPSHOT),
+            folder=tmp_path / "pilot",
+            stop=asyncio.Event(),
+            pace=QUICK,
+            **more,
+        )
 
 
 def test_every_eligible_endpoint_is_asked_alone_and_the_figures_are_plain_json(tmp_path: Path) -> None:
     async def story() -> None:
-        async with PinnedServer(SNAPSHOT) as server:
+        server = PinnedServer()
+        async with server:
             found = await go(tmp_path, server)
             assert {tag: e["answers"] for tag, e in found["endpoints"].items()} == {
                 "chutes/int4": 6,
@@ -91,7 +106,8 @@ def test_every_eligible_endpoint_is_asked_alone_and_the_figures_are_plain_json(t
 
 def test_the_pilots_cap_ends_it_and_the_figures_of_what_there_is_are_returned(tmp_path: Path) -> None:
     async def story() -> None:
-        async with PinnedServer(SNAPSHOT) as server:
+        server = PinnedServer()
+        async with server:
             found = await go(tmp_path, server, cap=0.005)
             assert 0 < found["answers"] < 18 and server.spent <= 0.005 and "limit 0.01 USD for pilot" in found["stopped"]
 
@@ -100,7 +116,8 @@ def test_the_pilots_cap_ends_it_and_the_figures_of_what_there_is_are_returned(tm
 
 def test_an_endpoint_that_does_not_work_is_a_finding_and_not_the_end(tmp_path: Path) -> None:
     async def story() -> None:
-        async with PinnedServer(SNAPSHOT) as server:
+        server = PinnedServer()
+        async with server:
             server.names = {"chutes/int4": "Chutes", "inceptron/fp8": "Somebody else", "notools": "NoTools"}
             found = await go(tmp_path, server)
             assert {tag: e["answers"] for tag, e in found["endpoints"].items()} == {
@@ -115,7 +132,8 @@ def test_an_endpoint_that_does_not_work_is_a_finding_and_not_the_end(tmp_path: P
 
 def test_a_pilot_without_a_single_answer_is_an_error_that_says_why(tmp_path: Path) -> None:
     async def story() -> None:
-        async with PinnedServer(SNAPSHOT) as server:
+        server = PinnedServer()
+        async with server:
             server.default = "404"
             with pytest.raises(WireError, match=r"no answer from any of 3 endpoints \(no_endpoint: 18\)"):
                 await go(tmp_path, server)

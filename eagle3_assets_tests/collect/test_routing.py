@@ -38,7 +38,7 @@ def test_a_refused_endpoint_says_why(changes: dict[str, Any], reason: str) -> No
     campaign = a_campaign(routing={"min_status": -1, "min_uptime": 90.0, "max_price_prompt": 1.0})
     resolved = routing.resolve(campaign, a_snapshot(an_endpoint(**changes), an_endpoint("Good", "good")))
     assert [e.tag for e in resolved.eligible] == ["good"]
-    ((endpoint, why),) = resolved.refused
+    ((_, why),) = resolved.refused
     assert reason in why
     assert resolved.provider_object["only"] == ["good"]
 
@@ -63,10 +63,15 @@ def test_the_provider_object_states_the_whole_policy_and_never_an_empty_filter()
     cheap, dear = an_endpoint(), an_endpoint("Dear", "dear", pricing={"prompt": "0.0000006", "completion": "0.00000225"})
     sent = routing.resolve(a_campaign(), a_snapshot(cheap, dear)).provider_object
     assert sent == {
-        "only": ["chutes/int4", "dear"], "ignore": ["BaseTen"], "quantizations": ["int4", "fp8"], "sort": "price",
-        "max_price": {"prompt": 0.600001, "completion": 2.250001}, "allow_fallbacks": True, "require_parameters": True,
+        "only": ["chutes/int4", "dear"],
+        "ignore": ["BaseTen"],
+        "quantizations": ["int4", "fp8"],
+        "sort": "price",
+        "max_price": {"prompt": 0.600001, "completion": 2.250001},
+        "allow_fallbacks": True,
+        "require_parameters": True,
         "data_collection": "deny",
-    }  # fmt: skip
+    }
     bare = routing.resolve(a_campaign(routing={"ignore": (), "quantizations": ()}), a_snapshot()).provider_object
     assert "ignore" not in bare and "quantizations" not in bare
 
@@ -102,9 +107,18 @@ def test_nobody_eligible_is_one_line_that_names_each_endpoint_and_its_reason() -
 
 @pytest.mark.parametrize(
     ("answered", "same"),
-    [(MODEL, True), (f"{MODEL}-0127", True), (f"{MODEL}-20260127", True), (f"{MODEL}-2026-01-27", True), (f"{MODEL}-thinking", False),
-     ("moonshotai/kimi-k2", False), ("moonshotai/kimi-k2-0905", False), (f"{MODEL}:free", False), (None, False)],
-)  # fmt: skip
+    [
+        (MODEL, True),
+        (f"{MODEL}-0127", True),
+        (f"{MODEL}-20260127", True),
+        (f"{MODEL}-2026-01-27", True),
+        (f"{MODEL}-thinking", False),
+        ("moonshotai/kimi-k2", False),
+        ("moonshotai/kimi-k2-0905", False),
+        (f"{MODEL}:free", False),
+        (None, False),
+    ],
+)
 def test_only_a_dated_release_is_the_same_model(answered: str | None, same: bool) -> None:
     assert routing.is_same_model(MODEL, answered) is same
 
@@ -114,7 +128,7 @@ def test_the_snapshot_is_verbatim_and_an_unknown_model_is_one_line() -> None:
         async with FakeOpenRouter() as server, aiohttp.ClientSession() as session:
             assert await routing.fetch_endpoints(session, server.base_url, MODEL) == server.snapshot
             server.snapshot = {"error": {"code": 404}}
-            with pytest.raises(WireError, match="is target.model = 'moonshotai/kimi-k2.5' the slug"):
+            with pytest.raises(WireError, match=r"is target\.model = 'moonshotai/kimi-k2\.5' the slug"):
                 await routing.fetch_endpoints(session, server.base_url, MODEL)
             with pytest.raises(WireError, match="cannot be reached"):
                 await routing.fetch_endpoints(session, "http://127.0.0.1:9", MODEL)

@@ -90,14 +90,14 @@ class Provider:
                 for j, (name, arguments) in enumerate(truth.calls)
             ]
         billed = len(ids) - (0 if self.counts_end or truth.finish == "length" else 1)
-        body = {
+        body: dict[str, Any] = {
             "provider": self.name,
             "choices": [{"index": 0, "finish_reason": truth.finish, "message": message}],
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": billed + changes.pop("bill_shift", 0)},
         }
         if changes.pop("with_ids", False):
             body["prompt_token_ids"] = list(prompt)
-            body["choices"][0]["token_ids"] = list(ids)  # type: ignore[index]
+            body["choices"][0]["token_ids"] = list(ids)
         if changes.pop("no_usage", False):
             del body["usage"]
         made = WireAnswer(

@@ -61,7 +61,7 @@ def test_other_wrong_ends_are_refused_too(k25: Profile, stated: int, words: str)
 
 
 def test_a_vocabulary_that_is_too_small_is_refused(mini: Profile, campaign: Campaign) -> None:
-    with pytest.raises(ExactError, match="target.vocab_size = 4096 is less than the 4352 ids"):
+    with pytest.raises(ExactError, match=r"target\.vocab_size = 4096 is less than the 4352 ids"):
         probe(with_target(campaign, vocab_size=4096), mini)
 
 

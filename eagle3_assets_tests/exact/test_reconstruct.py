@@ -124,6 +124,19 @@ def test_server_ids_that_are_not_canonical_stay_a0_and_are_counted(mini: Profile
     assert list(found.input_ids[found.prompt_len :])[: len(pieces)] == pieces
 
 
+@pytest.mark.parametrize(("old", "new"), [(b'{\\"a\\": 1}', b'{\\"a\\": 2}'), (b'"name": "f"', b'"name": "g"')])
+def test_server_ids_whose_calls_are_not_those_on_the_wire_are_quarantined(
+    mini: Profile, provider: Provider, old: bytes, new: bytes
+) -> None:
+    answer = provider.answer(Truth(content="", calls=(("f", '{"a": 1}'),), finish="tool_calls"), with_ids=True, source="engine")
+    assert old in answer.body
+    body = answer.body.replace(old, new).replace(b"functions.f:0", b"call_1")
+    found = reconstruct(mini, answer.request, parse_fields(body), None, source="engine")
+    assert found.grade == "Q" and found.reasons[0].startswith("wire_text: ") and "call 0" in found.reasons[0]
+    rewritten = answer.body.replace(b"functions.f:0", b"call_1")
+    assert reconstruct(mini, answer.request, parse_fields(rewritten), None, source="engine").grade == "A0", "ids may be rewritten"
+
+
 @pytest.mark.parametrize("bends", ["injects", "strips"])
 def test_server_ids_under_a_known_bend_are_a0_and_say_which(mini: Profile, bends: str) -> None:
     provider = Provider(mini, bends=bends)
@@ -211,8 +224,12 @@ def test_problems_of_the_body_are_reasons(mini: Profile, provider: Provider) -> 
 def test_the_bill_selects_the_prompt_that_the_server_rendered(mini: Profile) -> None:
     form = PromptForm("compact_json", history_reasoning="dropped", arguments="spaced")
     provider = Provider(mini, form=form, foreign_ids=True)
-    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": '{"a":1,"b":"two words"}'}}
-    messages = [
+    call = {
+        "id": "functions.f:0",
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"a":1,"b":"two words","c":[1,2]}'},
+    }
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": None, "reasoning": " let me see what f says", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "functions.f:0", "content": "7"},

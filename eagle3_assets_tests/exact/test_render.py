@@ -89,7 +89,7 @@ def test_each_bent_form_changes_what_its_finding_says(mini: Profile) -> None:
         {"type": "function", "function": {"strict": False, "description": "d", "name": "f", "parameters": {"type": "object"}}}
     ]
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": None, "reasoning": " why", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "functions.f:0", "content": "r"},
@@ -111,7 +111,7 @@ def test_reasoning_details_are_the_history_reasoning_that_counts(mini: Profile) 
     details = [{"type": "reasoning.text", "text": " a"}, {"type": "reasoning.text", "text": "b"}]
     message = {"role": "assistant", "content": "", "reasoning": "x", "reasoning_details": details, "tool_calls": []}
     call = {"id": "functions.f:0", "function": {"name": "f", "arguments": "{}"}}
-    messages = [{"role": "user", "content": "q"}, {**message, "tool_calls": [call]}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "q"}, {**message, "tool_calls": [call]}]
     assert "<think> ab</think>" in render_text(mini, messages)
 
 

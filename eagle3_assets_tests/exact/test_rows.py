@@ -1,4 +1,4 @@
-"""Claims about rows: one a sample and turn, from the attempt that counts, with everything a reader needs to trust or refuse it."""
+"""Claims about rows: one a sample and turn, from the attempt that counts, with what a reader needs to trust or refuse it."""
 
 from __future__ import annotations
 

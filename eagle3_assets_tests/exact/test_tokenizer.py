@@ -25,8 +25,8 @@ def test_all_42_golden_encodings_are_reproduced_with_specials_off_and_on(k25: Pr
 
 def test_the_end_of_a_turn_is_163586_and_163533_is_an_ordinary_word(k25: Profile) -> None:
     assert k25.end_id == k25.special("<|im_end|>") == 163586
-    assert k25.token_name(163533) == "chas" and 163533 < k25.n_base
-    assert k25.special("[EOS]") == 163585 != k25.end_id
+    assert k25.token_name(163533) == "chas" and k25.n_base > 163533
+    assert k25.special("[EOS]") == 163585
     assert (k25.think_open, k25.think_close, k25.n_vocab) == (163606, 163607, 163840)
 
 
@@ -82,7 +82,7 @@ def test_the_data_root_is_where_tokenizer_files_are_found(
 
 def test_a_file_that_is_not_the_pinned_one_is_refused(tmp_path: Path, mini: Profile) -> None:
     shutil.copy(mini.ranks_path, tmp_path / "tiktoken.model")
-    with pytest.raises(ExactError, match="sha256 is .* expected b6c497a7469b33ce"):
+    with pytest.raises(ExactError, match=r"sha256 is .* expected b6c497a7469b33ce"):
         load_profile("kimi-k2.5", tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_rank_file_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ExactError, match="kimi-k2.5, kimi-mini"):
+    with pytest.raises(ExactError, match=r"kimi-k2\.5, kimi-mini"):
         load_profile("kimi-k9")
 
 

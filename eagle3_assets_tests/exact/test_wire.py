@@ -30,8 +30,6 @@ KEYS = st.sampled_from(
         "error",
         "index",
         "function",
-    ]
-    + [
         "token_ids",
         "prompt_token_ids",
         "logprobs",

@@ -159,9 +159,12 @@ def test_a_second_run_captures_nothing_and_a_changed_input_only_its_own_parts(
     make_campaign: CampaignMaker, store: Store, packs: list[Pack]
 ) -> None:
     campaign = make_campaign()
-    write_partition(campaign, store, SHARD, packs, FormulaEngine())
-    again = FormulaEngine()
     tokens: list[int] = []
+    write_partition(campaign, store, SHARD, packs, FormulaEngine(), on_tokens=tokens.append)
+    assert sum(tokens) == sum(LENGTHS)
+    assert max(tokens) <= max(LENGTHS), "progress comes row by row, not part by part"
+    again = FormulaEngine()
+    tokens.clear()
     figures = write_partition(campaign, store, SHARD, packs, again, on_tokens=tokens.append)
     assert again.captured == []
     assert figures["parts_kept"] == figures["parts"]

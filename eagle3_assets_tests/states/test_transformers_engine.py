@@ -12,7 +12,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.extractors.transformers import TransformersExtractor, find_text_model
 from eagle3_assets.states.self_test import relative_error, run_self_test
-from eagle3_assets.states.weights import model_fingerprint
+from eagle3_assets.states.weights import HEAD_BYTES, model_fingerprint
 from eagle3_assets_tests.states.conftest import CampaignMaker, N, V, make_packs, tiny_model
 
 LAYERS = (2, N // 2, N - 3)
@@ -260,11 +260,41 @@ def test_the_fingerprint_tells_models_and_dtypes_apart_and_nothing_else(
         "settings of extraction are not the model"
     )
     assert first != model_fingerprint(make_campaign(model_dtype="bfloat16"))
+    head = (tmp_path / "model" / "model.safetensors").read_bytes()[:HEAD_BYTES]
     with torch.no_grad():
-        for parameter in saved.parameters():
-            parameter.mul_(1.001)  # a fine-tune: every weight moves a little
+        for parameter in saved.model.layers[4:].parameters():
+            parameter.mul_(1.001)  # a fine-tune of the upper layers
     saved.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes()[:HEAD_BYTES] == head
     assert first != model_fingerprint(make_campaign())
+
+
+def test_a_hub_id_is_taken_from_the_cache_and_its_commit_is_kept(
+    make_campaign: CampaignMaker, saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "snapshots" / ("c" * 40)
+    saved.save_pretrained(snapshot)
+    asked: list[Any] = []
+
+    def snapshot_download(repo: str, **settings: Any) -> str:
+        asked.append((repo, settings["revision"], settings.get("local_files_only")))
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert open_extractor(make_campaign(weights="org/name@v1")).describe()["revision"] == "c" * 40
+    assert set(asked) == {("org/name", "v1", True)}, "a cached snapshot needs no network"
+
+
+def test_a_hub_id_that_cannot_be_fetched_is_one_line(make_campaign: CampaignMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def snapshot_download(repo: str, **settings: Any) -> str:
+        raise LocalEntryNotFoundError("cannot find it\nand a long story")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(StateError, match="neither a folder beside the campaign file nor a hub model") as caught:
+        open_extractor(make_campaign(weights="org/name"))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_embedded_model_is_loaded_and_proves_itself(make_campaign: CampaignMaker) -> None:

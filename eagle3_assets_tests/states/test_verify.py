@@ -170,6 +170,10 @@ def test_other_layers_than_the_campaigns_fail_the_layer_check(
 def test_a_stored_self_test_is_judged_again_not_believed(campaign: Campaign, store: Store, packs: list[Pack]) -> None:
     edit_manifest(store, lambda raw: raw["self_test"]["layers"][0].update(nearest=3))
     assert "E_2 is not hidden_states[2]: nearest is hidden_states[3]" in failed(campaign, store, packs)["layer_self_test"]
+    edit_manifest(store, lambda raw: raw["self_test"]["layers"][0].update(nearest=2))
+    assert failed(campaign, store, packs) == {}
+    edit_manifest(store, lambda raw: raw["self_test"]["layers"].pop())
+    assert "self-test was of layers [2, 4], stored are [2, 4, 6]" in failed(campaign, store, packs)["layer_self_test"]
     edit_manifest(store, lambda raw: raw.update(self_test={"passed": True}))
     assert "self-test is not readable" in failed(campaign, store, packs)["layer_self_test"]
 
