@@ -33,7 +33,12 @@ def judge(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shar
     """
     manifest = committed(campaign, store, stage, dataset, shard)
     return verdict_files.judge_again(
-        store, stage, dataset, shard, digest=filed_under(stage, manifest), judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
+        store,
+        stage,
+        dataset,
+        shard,
+        digest=filed_under(stage, manifest),
+        judge=lambda: _JUDGES[stage](campaign, store, dataset, shard),
     )
 
 
@@ -41,7 +46,12 @@ def require(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, sh
     """Raises GateError when a blocking check of the predecessor failed, StoreError when it was never made."""
     manifest = committed(campaign, store, stage, dataset, shard)
     return verdict_files.require_passed(
-        store, stage, dataset, shard, digest=filed_under(stage, manifest), judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
+        store,
+        stage,
+        dataset,
+        shard,
+        digest=filed_under(stage, manifest),
+        judge=lambda: _JUDGES[stage](campaign, store, dataset, shard),
     )
 
 
@@ -83,7 +93,9 @@ def _item(campaign: Campaign, store: Store, stage: str, dataset: str, shard: str
 # ------------------------------------------------------------------------------------------------ one function a stage
 def _probe(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     found = read_json(store.probe)["checks"]
-    return [verdict("tokenizer_probe", name, c["passed"], c["message"], numbers=c.get("numbers", {})) for name, c in found.items()]
+    return [
+        verdict("tokenizer_probe", name, c["passed"], c["message"], numbers=c.get("numbers", {})) for name, c in found.items()
+    ]
 
 
 def _endpoints(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
@@ -128,8 +140,8 @@ def _wire_profiles(campaign: Campaign, store: Store, dataset: str, shard: str) -
 
 def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     from eagle3_assets.exact.checker import Checker
-    from eagle3_assets.exact.tokenizer import load_profile
     from eagle3_assets.exact.sample_row import read_table
+    from eagle3_assets.exact.tokenizer import load_profile
 
     best = journal.best(journal.read(store.answers(dataset, shard)))
     profile = load_profile(campaign.target.profile)
@@ -142,7 +154,9 @@ def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[
 
 
 def _report(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
-    verdicts = {s: judge(campaign, store, "tokens", dataset, s) for s in SHARDS if st.manifest_path(store.tokens(dataset, s)).exists()}
+    verdicts = {
+        s: judge(campaign, store, "tokens", dataset, s) for s in SHARDS if st.manifest_path(store.tokens(dataset, s)).exists()
+    }
     current = {s: _item(campaign, store, "tokens", dataset, s).state() == "current" for s in SHARDS}
     return invariants.judge_report(read_json(store.report(dataset)), verdicts, current)
 

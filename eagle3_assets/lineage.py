@@ -90,7 +90,9 @@ def pilot_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
         "pilot",
         endpoints=_digest(store.endpoints, "endpoints"),
         routing=campaign.routing.model_dump(mode="json"),
-        prompts={d.name: _digest(store.prompts(d.name), f"prompts/{d.name}") for d in campaign.dataset if d.backend == "openrouter"},
+        prompts={
+            d.name: _digest(store.prompts(d.name), f"prompts/{d.name}") for d in campaign.dataset if d.backend == "openrouter"
+        },
     )
 
 
@@ -106,7 +108,10 @@ def plan_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
 
 def answers_inputs(campaign: Campaign, store: Store, dataset: str, shard: str) -> dict[str, Any]:
     return _versioned(
-        "answers", prompts=_digest(store.prompts(dataset), f"prompts/{dataset}"), shard=shard, closed=store.closed(dataset).exists()
+        "answers",
+        prompts=_digest(store.prompts(dataset), f"prompts/{dataset}"),
+        shard=shard,
+        closed=store.closed(dataset).exists(),
     )
 
 
@@ -121,7 +126,9 @@ def wire_profiles_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
                 manifest = None
             if manifest is not None:
                 answers[f"{d.name}/{shard}"] = manifest.digest
-    return _versioned("wire_profiles", pilot=_digest(store.pilot, "pilot"), answers=answers, probe=_digest(store.probe, "tokenizer_probe"))
+    return _versioned(
+        "wire_profiles", pilot=_digest(store.pilot, "pilot"), answers=answers, probe=_digest(store.probe, "tokenizer_probe")
+    )
 
 
 def tokens_inputs(campaign: Campaign, store: Store, dataset: str, shard: str) -> dict[str, Any]:
@@ -145,7 +152,9 @@ def corpus_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
     return _versioned(
         "corpus",
         tokens={
-            f"{d.name}/{s}": _digest(store.tokens(d.name, s), f"tokens/{d.name} partition {s}") for d in campaign.dataset for s in SHARDS
+            f"{d.name}/{s}": _digest(store.tokens(d.name, s), f"tokens/{d.name} partition {s}")
+            for d in campaign.dataset
+            for s in SHARDS
         },
         policy=campaign.corpus.model_dump(mode="json"),
         seed=campaign.campaign.seed,
@@ -196,7 +205,14 @@ def items(campaign: Campaign, store: Store) -> Iterator[Item]:
     """Every artifact of the campaign, in the order of the flow."""
     names = [d.name for d in campaign.dataset]
 
-    def item(stage: str, key: tuple[str, ...], artifact: Path, make: Callable[..., dict[str, Any]], *rest: str, partition: str | None = None) -> Item:
+    def item(
+        stage: str,
+        key: tuple[str, ...],
+        artifact: Path,
+        make: Callable[..., dict[str, Any]],
+        *rest: str,
+        partition: str | None = None,
+    ) -> Item:
         return Item(stage, key, partition, artifact, lambda: make(campaign, store, *rest))
 
     yield item("tokenizer_probe", ("tokenizer_probe",), store.probe, probe_inputs)

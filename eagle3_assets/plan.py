@@ -92,9 +92,7 @@ def make_plan(
     }
 
 
-def _dataset_plan(
-    campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: tuple[float, float]
-) -> dict[str, Any]:
+def _dataset_plan(campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: tuple[float, float]) -> dict[str, Any]:
     lengths = pilot.get("lengths", {}).get(facts.dataset.name)
     output = round(facts.rows * lengths["mean"]) if lengths else facts.expected_tokens
     prompt = round(facts.prompt_chars / CHARS_PER_TOKEN)

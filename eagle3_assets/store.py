@@ -135,9 +135,7 @@ def commit(
 ) -> Manifest:
     """Write the manifest of `artifact` (a file or a folder) over `files`, which must already be in place. The last rename."""
     base = manifest_path(artifact).parent
-    listed = {
-        str(f.relative_to(base)): {"bytes": f.stat().st_size, "xxh3": digest_file(f)} for f in sorted(files)
-    }
+    listed = {str(f.relative_to(base)): {"bytes": f.stat().st_size, "xxh3": digest_file(f)} for f in sorted(files)}
     manifest = Manifest(manifest_path(artifact), dict(inputs), listed, dict(numbers or {}), time.time())
     write_json(
         manifest.path,
@@ -161,16 +159,23 @@ def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
     if not path.exists():
         return None
     raw = read_json(path)
-    if not isinstance(raw, dict) or raw.get("version") != MANIFEST_VERSION:
-        raise StoreError(f"{path}: expected manifest version {MANIFEST_VERSION}, found {raw.get('version') if isinstance(raw, dict) else raw!r}; remove it and run the stage again")
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if version != MANIFEST_VERSION:
+        raise StoreError(
+            f"{path}: expected manifest version {MANIFEST_VERSION}, found {version}; remove it and run the stage again"
+        )
     manifest = Manifest(path, raw["inputs"], raw["files"], raw["numbers"], raw["created"])
     for name, facts in manifest.files.items():
         file = path.parent / name
         found = file.stat().st_size if file.exists() else None
         if found != facts["bytes"]:
-            raise StoreError(f"{file}: expected {facts['bytes']} bytes, found {'no file' if found is None else found}; remove {path.name} and run the stage again")
+            raise StoreError(
+                f"{file}: expected {facts['bytes']} bytes, found {'no file' if found is None else found}; remove {path.name} and run the stage again"
+            )
         if verify and digest_file(file) != facts["xxh3"]:
-            raise StoreError(f"{file}: checksum differs from {path.name}; the file is damaged: remove both and run the stage again")
+            raise StoreError(
+                f"{file}: checksum differs from {path.name}; the file is damaged: remove both and run the stage again"
+            )
     return manifest
 
 
@@ -302,7 +307,6 @@ class Store:
     @property
     def locks(self) -> Path:
         return self.root / "locks"
-
 
     def prompts(self, dataset: str) -> Path:
         return self.root / "prompts" / f"{dataset}.parquet"

@@ -272,6 +272,7 @@ FREE = {
     "a dataset's licence": ("rows = 10", 'rows = 10\nlicence = "mit"'),
     "a dataset's reserve": ("rows = 10", "rows = 10\nreserve = 0.5"),
     "a dataset's trust": ("rows = 10", "rows = 10\ntrusted = true"),
+    "a local dataset's size": ("rows = 10", "rows = 11"),
 }
 LOCKED = {
     "seed": ("seed = 1", "seed = 2"),
@@ -280,7 +281,6 @@ LOCKED = {
     "thinking": ('profile = "kimi-k2.5"', 'profile = "kimi-k2.5"\nthinking = false'),
     "server": ('kind = "openrouter"', 'kind = "embedded"'),
     "sampling": ("max_tokens = 1024", "max_tokens = 2048"),
-    "a dataset's size": ("rows = 10", "rows = 11"),
     "a dataset's turns": ("rows = 10", 'rows = 10\nturns = "chain"'),
     "a dataset's source": ('path = "rows.jsonl"', 'path = "other.jsonl"'),
     "a dataset's mapping": ('prompt = "problem"', 'prompt = "question"'),
@@ -297,6 +297,18 @@ def test_what_may_change_under_paid_data_leaves_the_fingerprint_alone(tmp_path: 
 @pytest.mark.parametrize("change", LOCKED)
 def test_what_decides_paid_answers_changes_the_fingerprint(tmp_path: Path, change: str) -> None:
     assert load(tmp_path, LOCKED[change], name="new.toml").fingerprint != load(tmp_path).fingerprint
+
+
+def test_the_size_of_a_hub_sample_is_locked_unless_its_scan_is_fixed(tmp_path: Path) -> None:
+    """More rows read further into the stream, which changes the sample; with scan_rows a larger sample begins with the smaller one."""
+
+    def fingerprint(rows: str, scan: str) -> str:
+        hub = f'source = {{ kind = "hf", path = "a/b", revision = "{"0" * 39}1"{scan} }}'
+        text = GOOD.replace('source = { kind = "jsonl", path = "rows.jsonl" }', hub).replace("rows = 10", rows)
+        return load_campaign(str(write(tmp_path, text, name=f"{rows}{len(scan)}.toml"))).fingerprint
+
+    assert fingerprint("rows = 10", "") != fingerprint("rows = 11", "")
+    assert fingerprint("rows = 10", ", scan_rows = 1000") == fingerprint("rows = 11", ", scan_rows = 1000")
 
 
 def test_an_unknown_dataset_name_lists_the_known_ones(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ GRAPH = {
 
 def _graph(defs: dg.Definitions) -> dict[str, set[str]]:
     return {
-        spec.key.to_user_string(): {dep.asset_key.to_user_string() for dep in spec.deps} for spec in defs.resolve_all_asset_specs()
+        spec.key.to_user_string(): {dep.asset_key.to_user_string() for dep in spec.deps}
+        for spec in defs.resolve_all_asset_specs()
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from eagle3_assets import plan as planning
@@ -58,7 +57,7 @@ def test_an_approval_holds_until_the_campaign_or_a_price_rises(store: Store) -> 
     cheaper = real.routing.model_copy(update={"max_price_completion": real.routing.max_price_completion / 2})
     assert planning.approved_usd(real.model_copy(update={"routing": cheaper}), store) == 40.0
     dearer = real.routing.model_copy(update={"max_price_completion": real.routing.max_price_completion * 2})
-    with pytest.raises(GateError, match="was given for routing.max_price_completion"):
+    with pytest.raises(GateError, match=r"was given for routing\.max_price_completion"):
         planning.approved_usd(real.model_copy(update={"routing": dearer}), store)
     other = real.campaign.model_copy(update={"seed": real.campaign.seed + 1})
     with pytest.raises(GateError, match="another version of"):

@@ -88,7 +88,9 @@ async def _collect(
 
     for d in datasets:
         for s in shards:
-            if not is_current(store.answers(d.name, s), inputs[d.name, s]):  # about to change: a manifest must never outlive its files
+            if not is_current(
+                store.answers(d.name, s), inputs[d.name, s]
+            ):  # about to change: a manifest must never outlive its files
                 manifest_path(store.answers(d.name, s)).unlink(missing_ok=True)
 
     def shard_done(result: ShardResult) -> None:
@@ -206,5 +208,3 @@ def stopping_on_signals(stop: asyncio.Event) -> Iterator[None]:
         for s, handler in before.items():
             loop.remove_signal_handler(s)
             signal.signal(s, handler)
-
-

@@ -43,7 +43,10 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             register_partitions(context.instance, partitions, [str(k) for k in manifest.numbers["partitions"]])
             return dg.MaterializeResult(
                 metadata=described(
-                    manifest.numbers, **{"dagster/row_count": manifest.numbers["rows"]}, folder=store.corpus, digest=manifest.digest
+                    manifest.numbers,
+                    **{"dagster/row_count": manifest.numbers["rows"]},
+                    folder=store.corpus,
+                    digest=manifest.digest,
                 )
             )
 

@@ -28,7 +28,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         with stage(context, campaign) as store:
             servers = openrouter.servers(campaign, store)
             async with aiohttp.ClientSession() as session:
-                snapshot = await routing.fetch_endpoints(session, servers.base_url, campaign.target.model)
+                snapshot = await routing.fetch_endpoints(session, servers.base_url or "", campaign.target.model)
             resolved = routing.resolve(campaign, snapshot)
             routing.require_eligible(resolved)
             write_json(
@@ -47,7 +47,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                 numbers={"eligible": len(resolved.eligible), "refused": len(resolved.refused)},
             )
             return dg.MaterializeResult(
-                metadata=described(manifest.numbers, endpoints=endpoint_table(resolved), file=store.endpoints, digest=manifest.digest)
+                metadata=described(
+                    manifest.numbers, endpoints=endpoint_table(resolved), file=store.endpoints, digest=manifest.digest
+                )
             )
 
     return [endpoints]

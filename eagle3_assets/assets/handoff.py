@@ -28,7 +28,10 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             manifest = export_tokens(campaign, store, commit_inputs=inputs)
             return dg.MaterializeResult(
                 metadata=described(
-                    manifest.numbers, **{"dagster/row_count": manifest.numbers["rows"]}, folder=store.handoff_tokens, digest=manifest.digest
+                    manifest.numbers,
+                    **{"dagster/row_count": manifest.numbers["rows"]},
+                    folder=store.handoff_tokens,
+                    digest=manifest.digest,
                 )
             )
 

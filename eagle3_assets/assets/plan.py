@@ -2,7 +2,8 @@
 
 import dagster as dg
 
-from eagle3_assets import lineage, plan as planning
+from eagle3_assets import lineage
+from eagle3_assets import plan as planning
 from eagle3_assets.assets.answers import resolved_routing
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign

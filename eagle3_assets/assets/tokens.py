@@ -1,6 +1,7 @@
 """`tokens/<ds>`: exact ids, loss spans, grade and evidence of each answer; recomputed freely, costs nothing."""
 
 from collections import Counter
+from typing import Any
 
 import dagster as dg
 
@@ -45,10 +46,10 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
     return tokens
 
 
-def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, object]:
-    from eagle3_assets.exact.tokenizer import load_profile
+def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, Any]:
     from eagle3_assets.exact.rows import build_rows
     from eagle3_assets.exact.sample_row import write_rows
+    from eagle3_assets.exact.tokenizer import load_profile
 
     path = store.tokens(dataset.name, shard)
     inputs = lineage.tokens_inputs(campaign, store, dataset.name, shard)

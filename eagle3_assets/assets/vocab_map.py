@@ -16,7 +16,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         backfill_policy=SINGLE_RUN,
         deps=["corpus"],
-        description=f"Draft vocabulary of {campaign.vocab.draft_vocab_size:,} ids: counts over supervised tokens, ties by id, control tokens forced in.",
+        description=f"Draft vocabulary of {campaign.vocab.draft_vocab_size:,} ids: "
+        "counts over supervised tokens, ties by id, control tokens forced in.",
     )
     def vocab_map(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.corpus.vocab import build_vocab_map

@@ -31,7 +31,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         with stage(context, campaign) as store:
             require(store.pilot, made_by="pilot")
             inputs = lineage.wire_profiles_inputs(campaign, store)
-            found = learn(load_profile(campaign.target.profile), known_answers(campaign, store), thinking=campaign.target.thinking)
+            found = learn(
+                load_profile(campaign.target.profile), known_answers(campaign, store), thinking=campaign.target.thinking
+            )
             write_json(store.wire_profiles, found)
             manifest = commit(store.wire_profiles, files=[store.wire_profiles], inputs=inputs)
             return dg.MaterializeResult(metadata=described({"profiles": found}, file=store.wire_profiles, digest=manifest.digest))
@@ -43,10 +45,7 @@ def known_answers(campaign: Campaign, store: Store) -> Iterator[WireAnswer]:
     """Every finished answer of the pilot and of complete shards, each once, in a fixed order."""
     folders = [store.pilot_dir]
     folders += [
-        store.answers(d.name, s)
-        for d in campaign.dataset
-        for s in SHARDS
-        if manifest_path(store.answers(d.name, s)).exists()
+        store.answers(d.name, s) for d in campaign.dataset for s in SHARDS if manifest_path(store.answers(d.name, s)).exists()
     ]
     for folder in folders:
         best = journal.best(journal.read(folder))

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
     from eagle3_assets.collect.openrouter import ApiKey
 
 Level = Literal["ok", "warn", "fail"]
-NEEDED = ("dagster", "dagster-webserver", "aiohttp", "transformers", "torch", "duckdb", "tiktoken", "pyarrow", "safetensors", "datasets")
+NEEDED = (
+    "dagster",
+    "dagster-webserver",
+    "aiohttp",
+    "transformers",
+    "torch",
+    "duckdb",
+    "tiktoken",
+    "pyarrow",
+    "safetensors",
+    "datasets",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +154,16 @@ def _key(campaign: Campaign, network: bool) -> Finding:
     limit, left = data.get("limit"), data.get("limit_remaining")
     budget = campaign.budget.campaign_usd
     if limit is None:
-        return Finding("key", "warn", "the key has no limit", f"make a dedicated key with a limit of {budget:g} USD at openrouter.ai/keys")
+        return Finding(
+            "key", "warn", "the key has no limit", f"make a dedicated key with a limit of {budget:g} USD at openrouter.ai/keys"
+        )
     level: Level = "ok" if left is not None and left >= budget * 0.01 else "warn"
-    return Finding("key", level, f"limit {limit} USD, {left} left; the campaign's budget is {budget:g}", "a dedicated key whose limit equals the budget is best")
+    return Finding(
+        "key",
+        level,
+        f"limit {limit} USD, {left} left; the campaign's budget is {budget:g}",
+        "a dedicated key whose limit equals the budget is best",
+    )
 
 
 async def _key_report(base_url: str, key: ApiKey) -> dict[str, Any]:
@@ -171,7 +189,9 @@ def _dagster_home() -> Finding:
         return Finding("dagster", "ok" if ok else "fail", f"DAGSTER_HOME={home}", "it must be absolute and hold a dagster.yaml")
     if Path("dagster.yaml").exists():
         return Finding("dagster", "ok", "state in data/dagster (./dagster.yaml)")
-    return Finding("dagster", "fail", "no dagster.yaml in this folder", "start from the folder of the checkout, or set DAGSTER_HOME")
+    return Finding(
+        "dagster", "fail", "no dagster.yaml in this folder", "start from the folder of the checkout, or set DAGSTER_HOME"
+    )
 
 
 def _device(campaign: Campaign) -> Finding:
@@ -185,7 +205,9 @@ def _device(campaign: Campaign) -> Finding:
     weights = campaign.target.weights
     if weights != "embedded" and not Path(weights).exists():
         return Finding("extraction", "warn", f"weights {weights!r} are not a local folder: they would be fetched from the hub")
-    return Finding("extraction", "ok", f"{x.engine} on {x.device}, {x.dtype}, layers E_{', E_'.join(map(str, campaign.layers))} + final")
+    return Finding(
+        "extraction", "ok", f"{x.engine} on {x.device}, {x.dtype}, layers E_{', E_'.join(map(str, campaign.layers))} + final"
+    )
 
 
 def _source(campaign: Campaign, dataset: object) -> Finding:
@@ -196,8 +218,17 @@ def _source(campaign: Campaign, dataset: object) -> Finding:
     if source.kind == "hf":
         return Finding(what, "ok", f"{source.path} at {source.revision} (by streaming; not asked)")
     path = campaign.path.parent / source.path
-    found = path.exists() or any(campaign.path.parent.glob(source.path)) if not Path(source.path).is_absolute() else Path(source.path).exists()
-    return Finding(what, "ok" if found else "fail", str(source.path) if found else f"{path} does not exist", "put the file there, or change dataset.source.path")
+    found = (
+        path.exists() or any(campaign.path.parent.glob(source.path))
+        if not Path(source.path).is_absolute()
+        else Path(source.path).exists()
+    )
+    return Finding(
+        what,
+        "ok" if found else "fail",
+        str(source.path) if found else f"{path} does not exist",
+        "put the file there, or change dataset.source.path",
+    )
 
 
 def _print(findings: list[Finding]) -> None:

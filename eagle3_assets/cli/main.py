@@ -82,9 +82,10 @@ def run(args: list[str]) -> int:
         print("eagle3: interrupted; run the same command again to resume", file=sys.stderr)
         return EXIT_INTERRUPTED
     except TyperException as error:
-        # its usage errors know how to show themselves, with the usage line
-        show = getattr(error, "show", lambda: print(f"eagle3: {error.format_message()}", file=sys.stderr))
-        show()
+        if hasattr(error, "show"):  # its usage errors show themselves, with the usage line
+            error.show()
+        else:
+            print(f"eagle3: {error.format_message()}", file=sys.stderr)
         return EXIT_USAGE
     except Eagle3Error as error:
         print(f"eagle3: {error}", file=sys.stderr)

@@ -29,7 +29,9 @@ def command(
     store = Store.of(campaign)
     found = planning.read_plan(store)
     if found is None:
-        raise StoreError(f"{store.plan}: there is no plan yet; run `eagle3 run --until plan` (the pilot costs at most {campaign.budget.pilot_usd:g} USD)")
+        raise StoreError(
+            f"{store.plan}: there is no plan yet; run `eagle3 run --until plan` (the pilot costs at most {campaign.budget.pilot_usd:g} USD)"
+        )
     if approve is not None:
         store.bind(campaign)
         path = planning.approve(campaign, store, approve)
@@ -50,8 +52,13 @@ def show(campaign: Campaign, store: Store, plan: dict[str, Any]) -> None:
     for row in plan["datasets"]:
         cap = "" if row["usd_cap"] is None else f"{row['usd_cap']:,.2f}"
         table.add_row(
-            row["dataset"], row["backend"], f"{row['rows']:,}", f"{row['prompt_tokens']:,}", f"{row['output_tokens']:,}",
-            f"{row['usd_expected']:,.4f}", cap,
+            row["dataset"],
+            row["backend"],
+            f"{row['rows']:,}",
+            f"{row['prompt_tokens']:,}",
+            f"{row['output_tokens']:,}",
+            f"{row['usd_expected']:,.4f}",
+            cap,
         )
     console.print(table)
     usd, states, hours = plan["usd"], plan["states"], plan["hours"]
@@ -61,18 +68,30 @@ def show(campaign: Campaign, store: Store, plan: dict[str, Any]) -> None:
     except Exception as error:  # shown, not raised: this command is how one gets approved
         approved = f"no ({error})"
     lines = [
-        ("money", f"{usd['expected']:,.4f} USD expected + {usd['pilot_spent']:,.4f} spent on the pilot, of {usd['budget']:,.2f} "
-                  f"({'fits' if usd['fits'] else 'DOES NOT FIT'})"),
+        (
+            "money",
+            f"{usd['expected']:,.4f} USD expected + {usd['pilot_spent']:,.4f} spent on the pilot, of {usd['budget']:,.2f} "
+            f"({'fits' if usd['fits'] else 'DOES NOT FIT'})",
+        ),
         ("approved", approved),
-        ("answers", f"{plan['minutes']['answers']:,.1f} min rented at {plan['in_flight']['asked']:,} in flight "
-                    f"(money allows {plan['in_flight']['money_allows_at_start']:,} at the start: {plan['in_flight']['hold_usd']:.4f} USD held a request); "
-                    f"{hours['answers_if_served_locally']:,.1f} h if served locally at {assumed['local_tokens_per_s']:g} tokens/s"),
-        ("states", f"{states['bytes'] / 1e9:,.2f} GB = {states['terabytes']:.4f} TB = {states['tebibytes']:.4f} TiB "
-                   f"({states['layers']} layers, {states['dtype']}, {states['bytes_per_token']:,} bytes a token; "
-                   f"{'fits' if states['disk_fits'] else 'DOES NOT FIT'} in {states['disk_free_bytes'] / 1e9:,.0f} GB free)"),
+        (
+            "answers",
+            f"{plan['minutes']['answers']:,.1f} min rented at {plan['in_flight']['asked']:,} in flight "
+            f"(money allows {plan['in_flight']['money_allows_at_start']:,} at the start: {plan['in_flight']['hold_usd']:.4f} USD held a request); "
+            f"{hours['answers_if_served_locally']:,.1f} h if served locally at {assumed['local_tokens_per_s']:g} tokens/s",
+        ),
+        (
+            "states",
+            f"{states['bytes'] / 1e9:,.2f} GB = {states['terabytes']:.4f} TB = {states['tebibytes']:.4f} TiB "
+            f"({states['layers']} layers, {states['dtype']}, {states['bytes_per_token']:,} bytes a token; "
+            f"{'fits' if states['disk_fits'] else 'DOES NOT FIT'} in {states['disk_free_bytes'] / 1e9:,.0f} GB free)",
+        ),
         ("extraction", f"{hours['extraction']:,.2f} h at {assumed['extraction_tokens_per_s']:g} tokens/s"),
-        ("assumed", f"{assumed['prices_usd_per_million']['prompt']:g} / {assumed['prices_usd_per_million']['completion']:g} USD per million "
-                    f"prompt / completion tokens; lengths from {assumed['lengths_from']}; {assumed['seconds_per_answer']:.1f} s an answer"),
+        (
+            "assumed",
+            f"{assumed['prices_usd_per_million']['prompt']:g} / {assumed['prices_usd_per_million']['completion']:g} USD per million "
+            f"prompt / completion tokens; lengths from {assumed['lengths_from']}; {assumed['seconds_per_answer']:.1f} s an answer",
+        ),
     ]
     for name, text in lines:
         console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False)

@@ -154,7 +154,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
             )
         except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
             result = None
-    if _was_interrupted(result):
+    if result is None or _was_interrupted(result):
         console.print(f"[yellow]![/yellow] {title}: interrupted; run again to resume", highlight=False)
         return True
     _print_checks(console, result)
@@ -166,8 +166,6 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
 
 def _was_interrupted(result: Any) -> bool:
     """Ctrl-C, SIGTERM: raised out of the run, or recorded by Dagster as the failure of a step."""
-    if result is None:
-        return True
     errors = [getattr(e.event_specific_data, "error", None) for e in result.all_events if e.is_failure]
     names = {c.cls_name for e in errors if e is not None for c in (e, e.cause) if c is not None}
     return "DagsterExecutionInterruptedError" in names
@@ -177,7 +175,11 @@ def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:
     """The error that stopped the run: ours when there is one, else the blocking checks, else Dagster's own last line."""
     if errors:
         return errors[0]
-    failed = [e for e in result.get_asset_check_evaluations() if not e.passed and e.blocking is not False and e.severity.value == "ERROR"]
+    failed = [
+        e
+        for e in result.get_asset_check_evaluations()
+        if not e.passed and e.blocking is not False and e.severity.value == "ERROR"
+    ]
     if failed:
         first = failed[0]
         names = ", ".join(sorted({f"{e.asset_key.to_user_string()}: {e.check_name}" for e in failed}))
@@ -188,7 +190,9 @@ def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:
             cause = error.cause or error
             frame = " ".join(cause.stack[-1].split()[:5]).rstrip(",") if cause.stack else ""
             line = cause.message.strip().splitlines()[-1]
-            return Eagle3Error(f"step {event.step_key}: {line} ({frame}); this is a fault of ours: run {result.run_id} in the UI has the whole trace")
+            return Eagle3Error(
+                f"step {event.step_key}: {line} ({frame}); this is a fault of ours: run {result.run_id} in the UI has the whole trace"
+            )
     return Eagle3Error(f"run {result.run_id} failed; see the UI")
 
 

@@ -53,7 +53,13 @@ def gather(campaign: Campaign, store: Store) -> dict[str, Any]:
     """Figures per dataset from committed manifests, money from the ledger, exactness from the stand-in where it is embedded."""
     score = _score(campaign, store)
     datasets = [_dataset(campaign, store, d.name, score) for d in campaign.dataset]
-    return {"datasets": datasets, "money": money(store), "corpus": _numbers(store, "corpus"), "states": _states(store), "score": score}
+    return {
+        "datasets": datasets,
+        "money": money(store),
+        "corpus": _numbers(store, "corpus"),
+        "states": _states(store),
+        "score": score,
+    }
 
 
 def _dataset(campaign: Campaign, store: Store, name: str, score: dict[str, Any] | None) -> dict[str, Any]:
@@ -95,7 +101,12 @@ def _numbers(store: Store, what: str) -> dict[str, Any]:
 def _states(store: Store) -> dict[str, Any]:
     found = [_committed(store.states(s)) for s in lineage.corpus_shards(store)]
     made = [n for n in found if n]
-    return {"partitions": len(found), "made": len(made), "bytes": sum(n["bytes"] for n in made), "tokens": sum(n["tokens"] for n in made)}
+    return {
+        "partitions": len(found),
+        "made": len(made),
+        "bytes": sum(n["bytes"] for n in made),
+        "tokens": sum(n["tokens"] for n in made),
+    }
 
 
 def money(store: Store) -> dict[str, float]:
@@ -141,7 +152,10 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         table.add_row(*cells)
     console.print(table)
     if summary["score"] is not None:
-        console.print("   exact  rows whose every id equals the stand-in's truth (`eagle3 standin score` has it by grade and provider)", highlight=False)
+        console.print(
+            "   exact  rows whose every id equals the stand-in's truth (`eagle3 standin score` has it by grade and provider)",
+            highlight=False,
+        )
     usd, corpus, states = summary["money"], summary["corpus"], summary["states"]
     lines = [
         ("money", f"{usd['spent_usd']:.4f} USD spent (pilot included), {usd['reserved_usd']:.4f} reserved, {usd['ambiguous_usd']:.4f} ambiguous, "

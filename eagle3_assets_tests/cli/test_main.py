@@ -28,7 +28,9 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     assert f"eagle3 {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("args", [["nonsense"], ["run", "--nonsense"], ["run", "--until", "nonsense"], ["plan", "--approve", "much"]])
+@pytest.mark.parametrize(
+    "args", [["nonsense"], ["run", "--nonsense"], ["run", "--until", "nonsense"], ["plan", "--approve", "much"]]
+)
 def test_wrong_usage_is_exit_2_without_a_traceback(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(args) == 2
     assert "Traceback" not in capsys.readouterr().err
@@ -52,7 +54,9 @@ def test_plan_before_there_is_one_says_how_to_get_it(store: Store, capsys: pytes
     assert "run `eagle3 run --until plan`" in line
 
 
-def test_closing_an_unknown_dataset_names_the_known_ones(store: Store, campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:
+def test_closing_an_unknown_dataset_names_the_known_ones(
+    store: Store, campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(["close", "b9_nothing"]) == 2
     (line,) = _lines(capsys)
     assert all(d.name in line for d in campaign.dataset)

@@ -82,7 +82,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     here.close()
 
 
-def small_campaign(folder: Path, name: str, *, datasets: tuple[str, ...] = ("b3_magicoder",), rows: int = 24, real: bool = False, **replaced: str) -> Path:
+def small_campaign(
+    folder: Path, name: str, *, datasets: tuple[str, ...] = ("b3_magicoder",), rows: int = 24, real: bool = False, **replaced: str
+) -> Path:
     """A campaign file made from the demo's text: fewer datasets and rows; `real` = server.kind openrouter, as with real money."""
     text = (CAMPAIGNS_DIR / "demo.toml").read_text()
     head, *tables = re.split(r"(?m)^(?=\[\[dataset\]\])", text)

@@ -45,7 +45,9 @@ def test_stripped_rows_are_never_better_than_c1(demo: Place) -> None:
     for dataset in ("b3_magicoder", "b8_sweagent"):
         for shard in SHARDS:
             table = pq.read_table(demo.root("demo") / "tokens" / dataset / f"{shard}.parquet", columns=["provider", "grade"])
-            better = {g for p, g in zip(*(table.column(n).to_pylist() for n in ("provider", "grade")), strict=True) if p in undecided}
+            better = {
+                g for p, g in zip(*(table.column(n).to_pylist() for n in ("provider", "grade")), strict=True) if p in undecided
+            }
             assert not better & {"A1", "A2", "B1", "B2"}
 
 
@@ -61,7 +63,7 @@ def test_a_second_run_buys_nothing_and_skips_what_is_current(demo: Place) -> Non
 def test_money_adds_up_with_the_servers_own_ledger(demo: Place) -> None:
     money = json.loads(demo.run("eagle3", "status", "--json").stdout)["money"]
     lines = (demo.root("demo") / "standin" / "ledger.jsonl").read_text().splitlines()
-    theirs = sum(json.loads(line).get("pico", 0) for line in lines) / 1e12
+    theirs = sum(json.loads(line)["cost_pico"] for line in lines) / 1e12
     assert money["reserved_usd"] == money["ambiguous_usd"] == 0.0
     assert money["spent_usd"] == pytest.approx(theirs, abs=1e-9) and theirs > 0
 
@@ -78,7 +80,7 @@ def test_handed_on_rows_are_the_corpus_rows(demo: Place) -> None:
 
 
 def test_hidden_states_equal_transformers_own(demo: Place) -> None:
-    """fp32: exactly `output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm. bf16 on disk: within rounding."""
+    """Exactly `output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm, rounded to what is stored (bf16)."""
     import torch
 
     from eagle3_assets.kimi_mini.model import build_model
@@ -96,12 +98,10 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
         with torch.inference_mode():
             out = model(input_ids=torch.tensor(pack.input_ids.astype(np.int64))[None], output_hidden_states=True, use_cache=False)
         expected = torch.stack([*(out.hidden_states[k][0] for k in campaign.layers), seen.pop()[0]], dim=1)
-        error = (row.hidden_states.float() - expected).norm() / expected.norm()
-        assert error < 3e-2, float(error)
-        for k in range(3):  # and each is nearer to its own layer than to the neighbours
-            own = (row.hidden_states[:, k].float() - expected[:, k]).norm()
-            near = out.hidden_states[campaign.layers[k] + 1][0]
-            assert own * 5 < (row.hidden_states[:, k].float() - near).norm()
+        assert torch.equal(row.hidden_states, expected.to(torch.bfloat16))
+        assert not torch.equal(
+            row.hidden_states[:, 3], out.hidden_states[-1][0].to(torch.bfloat16)
+        )  # that one is behind the norm
 
 
 def test_one_partition_and_a_range_of_two_datasets_materialize_as_one_step(demo: Place) -> None:
@@ -113,7 +113,9 @@ def test_one_partition_and_a_range_of_two_datasets_materialize_as_one_step(demo:
     )  # fmt: skip
     assert two.returncode == 0, last_line(two)
     assert two.stderr.count("answers - STEP_SUCCESS") == 1
-    behind = demo.run("dagster", "asset", "materialize", *module, "--select", "tokens/b3_magicoder", "--partition-range", "02...03")
+    behind = demo.run(
+        "dagster", "asset", "materialize", *module, "--select", "tokens/b3_magicoder", "--partition-range", "02...03"
+    )
     assert behind.returncode == 0, last_line(behind)
 
 
