@@ -29,8 +29,8 @@ test-browser: setup ## needs Debian's chromium
 	$(BIN)/python -m pytest -m browser
 
 lint: setup
-	$(BIN)/ruff check eagle3_assets eagle3_assets_tests benchmarks
-	$(BIN)/ruff format --check eagle3_assets eagle3_assets_tests benchmarks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
 types: setup

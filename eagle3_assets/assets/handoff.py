@@ -15,7 +15,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         kinds={"jsonl"},
         owners=OWNERS,
         backfill_policy=SINGLE_RUN,
-        deps=["corpus", "vocab_map"],
+        deps=["corpus"],
         description="Pre-tokenised JSONL (input_ids, loss_mask) under the final grade policy, as speculators and SpecForge read it, "
         "with a dataset card.",
     )

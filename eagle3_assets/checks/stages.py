@@ -112,6 +112,15 @@ def _log_each(
                 )
 
 
+def _numbers(verdicts: list[Verdict]) -> dict[str, Any]:
+    """Figures of one verdict, or over shards: counts added up, the share made anew, and nothing that only holds for one shard."""
+    if len(verdicts) == 1:
+        return gate.numbers_of(verdicts[0])
+    counts = {k for v in verdicts for k, n in v.numbers.items() if isinstance(n, int) and not isinstance(n, bool)}
+    total = {k: sum(int(v.numbers.get(k, 0)) for v in verdicts) for k in sorted(counts)}
+    return {**total, "share": total["bad"] / total["total"]} if total.get("total") and "bad" in total else total
+
+
 def _summary(checked: Checked, name: str, judged: dict[str, list[Verdict]]) -> dg.AssetCheckResult:
     """Passed when every shard passed; the message and examples of the first that did not."""
     found = [(s, v) for s, verdicts in judged.items() for v in verdicts if v.check == name]
@@ -125,7 +134,7 @@ def _summary(checked: Checked, name: str, judged: dict[str, list[Verdict]]) -> d
         description = f"{len(found) - len(failed)} of {len(found)} partitions pass{where}"
     metadata: dict[str, Any] = {"failed_partitions": [s for s, _ in failed]} if len(judged) > 1 else {}
     if first is not None:
-        metadata |= {**gate.numbers_of(first), "examples": list(first.examples)}
+        metadata |= {**_numbers([v for _, v in found]), "examples": [e for _, v in failed or found for e in v.examples][:10]}
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(checked.key),
         check_name=name,
