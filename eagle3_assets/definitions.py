@@ -29,7 +29,7 @@ from eagle3_assets.assets import (  # noqa: E402
     vocab_map,
     wire_profiles,
 )
-from eagle3_assets.assets.stage import say_last_word_at_exit  # noqa: E402
+from eagle3_assets.assets.stage import leave_last_word, say_last_word_at_exit  # noqa: E402
 from eagle3_assets.campaign import Campaign, load_campaign  # noqa: E402
 from eagle3_assets.checks import stages as checks  # noqa: E402
 from eagle3_assets.errors import CampaignError  # noqa: E402
@@ -63,4 +63,5 @@ say_last_word_at_exit()
 try:
     defs = build_definitions(load_campaign())
 except CampaignError as mistake:
+    leave_last_word(mistake)
     defs = campaign_error(mistake)

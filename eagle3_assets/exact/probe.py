@@ -6,6 +6,7 @@ verdict types (`review`): each check is a plain dict with the name it has in the
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from itertools import product
@@ -15,8 +16,9 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.grammar import CallParts, Parts, assemble, check, split
 from eagle3_assets.exact.render import declaration, default_form, render_text, render_with_template
-from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.tokenizer import Profile, load_profile, profile_for_model
 
+GOLDEN_FILE = "golden.json"
 SEED = 20260101
 RANDOM_CASES = 2000
 # Edges that break tokenizers: newlines, spaces, digits, CJK, emoji, joiners, combining marks, NUL, half markers, code,
@@ -46,6 +48,7 @@ def probe(campaign: Campaign, profile: Profile) -> dict[str, Any]:
         "tool_markers": _tool_markers(profile),
         "round_trip": _round_trip(profile),
         "template": _template(profile),
+        "golden": _golden(profile),
     }
     return {"profile": profile.name, "facts": _facts(profile, checks), "checks": checks}
 
@@ -189,6 +192,43 @@ def _template(profile: Profile) -> dict[str, Any]:
     return _result(not differing, message, conversations=tried, differing=len(differing))
 
 
+def _golden(profile: Profile) -> dict[str, Any]:
+    """Recorded encodings and renderings that somebody laid beside the ranks: {"encode": [{text, ordinary, all_special}], "chat":
+    [{name, model, messages, tools, kwargs, ids}]}. A chat case is rendered with the profile of its own model over the same ranks.
+    """
+    path = profile.ranks_path.with_name(GOLDEN_FILE)
+    if not path.is_file():
+        return _result(True, f"no {GOLDEN_FILE} beside the ranks: nothing recorded to compare with", encodings=0, renderings=0)
+    try:
+        recorded = json.loads(path.read_bytes())
+        texts, chats = list(recorded["encode"]), list(recorded["chat"])
+        models = {profile_for_model(c["model"]) or c["model"] for c in chats}
+        if models and profile.name not in models:  # other names for the same slots: recorded ids of marker text do not apply
+            return _result(True, f"{path.name} was recorded for {', '.join(sorted(models))}", encodings=0, renderings=0)
+        wrong = [
+            repr(case["text"])
+            for case in texts
+            if profile.encode(case["text"]) != case["ordinary"] or profile.encode_prompt(case["text"]) != case["all_special"]
+        ]
+        wrong += [f"chat {c['name']}" for c in chats if _golden_ids(profile, c) != c["ids"]]
+    except (ValueError, KeyError, TypeError) as error:
+        return _result(
+            False, f"{path} cannot be read ({error!r}); remove it or put the right file there", encodings=0, renderings=0
+        )
+    total = len(texts) + len(chats)
+    message = f"{total - len(wrong)} of {total} recorded cases ({len(texts)} encodings, {len(chats)} renderings) are reproduced"
+    if wrong:
+        message += f"; first difference: {wrong[0]}"
+    return _result(not wrong, message, encodings=len(texts), renderings=len(chats), differing=len(wrong))
+
+
+def _golden_ids(profile: Profile, case: dict[str, Any]) -> list[int]:
+    name = profile_for_model(case["model"])
+    own = profile if name in (None, profile.name) else load_profile(str(name), profile.ranks_path.parent)
+    switches = {"add_generation_prompt": False, **case["kwargs"]}
+    return own.encode_prompt(render_text(own, case["messages"], case["tools"], **switches))
+
+
 def conversations() -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]] | None]]:
     """Conversations that touch every branch of the templates: (name, messages, tools)."""
     tool = {
@@ -246,6 +286,8 @@ def _facts(profile: Profile, checks: dict[str, dict[str, Any]]) -> dict[str, Any
         f"encode('xy') = {profile.encode('xy')}",
         "tool_markers": checks["tool_markers"]["numbers"]["text"],
         "template_conversations": checks["template"]["numbers"]["conversations"],
+        "golden_encodings": checks["golden"]["numbers"]["encodings"],
+        "golden_renderings": checks["golden"]["numbers"]["renderings"],
     }
     for quoted in profile.facts.get("quoted", ()):
         facts[f"id_{quoted['id']}"] = f"{_described(profile, quoted['id'])}, often quoted as {quoted['claim']}"

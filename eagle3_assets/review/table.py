@@ -39,6 +39,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         _error("tool_markers", "tool markers survive encode and decode"),
         _error("round_trip", "decode(encode(text)) = text for probe texts"),
         _error("template", "our renderer agrees with the model's own chat template where that file is present"),
+        _error("golden", "recorded encodings and renderings are reproduced where golden.json lies beside the tokenizer files"),
     ),
     "endpoints": (_error("eligible_endpoints", "at least one endpoint satisfies the routing policy"),),
     "prompts": (

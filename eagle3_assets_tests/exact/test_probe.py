@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def test_the_four_findings_are_shown_as_facts(k25: Profile) -> None:
     assert facts["join_x_y"] == "encode('x') + encode('y') = [87, 88], encode('xy') = [5077]"
     assert facts["tool_markers"].count("<|tool_call_begin|>") == 2
     assert checks["template"]["numbers"] == {"conversations": 20, "differing": 0}
+    assert checks["golden"]["numbers"] == {"encodings": 42, "renderings": 15, "differing": 0}
 
 
 def test_163533_as_the_end_of_turn_is_refused_with_what_it_is_and_what_is_right(k25: Profile) -> None:
@@ -70,3 +72,15 @@ def test_a_template_that_renders_otherwise_fails_its_check(tmp_path: Path, mini:
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
     result = probe(campaign, load_profile("kimi-mini", tmp_path))["checks"]["template"]
     assert not result["passed"] and result["numbers"]["differing"] == result["numbers"]["conversations"] > 0
+
+
+def test_a_recorded_encoding_that_is_not_reproduced_fails_its_check(tmp_path: Path, mini: Profile, campaign: Campaign) -> None:
+    (tmp_path / "tiktoken.model").write_bytes(mini.ranks_path.read_bytes())
+    ids = mini.encode("Hello")
+    for recorded, passed in ((ids, True), ([*ids, 5], False)):
+        case = {"text": "Hello", "ordinary": recorded, "all_special": recorded}
+        (tmp_path / "golden.json").write_text(json.dumps({"encode": [case], "chat": []}))
+        result = probe(campaign, load_profile("kimi-mini", tmp_path))["checks"]["golden"]
+        assert result["passed"] is passed and result["numbers"]["encodings"] == 1
+    (tmp_path / "golden.json").write_text("{}")
+    assert not probe(campaign, load_profile("kimi-mini", tmp_path))["checks"]["golden"]["passed"]
