@@ -24,7 +24,7 @@ from eagle3_assets.errors import GateError
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.resources.openrouter import OpenRouterResource
-from eagle3_assets.store import Store, commit, is_current, manifest_path, read_json, require
+from eagle3_assets.store import Store, commit, read_json, require
 
 LINE_EVERY_S, OBSERVATION_EVERY_S = 15.0, 60.0
 
@@ -76,7 +76,6 @@ async def _collect(
     gate.require_probe(campaign, store)
     for d in datasets:
         gate.require(campaign, store, "prompts", d.name)
-    store.bind(campaign, answered=names)
     approved = planning.approved_usd(campaign, store) if paid else 0.0
     servers = openrouter.servers(campaign, store) if paid else openrouter.engines_only(campaign, store)
     inputs = {(d.name, s): lineage.answers_inputs(campaign, store, d.name, s) for d in datasets for s in shards}
@@ -86,19 +85,13 @@ async def _collect(
         for s in shards
     ]
 
-    for d in datasets:
-        for s in shards:
-            if not is_current(
-                store.answers(d.name, s), inputs[d.name, s]
-            ):  # about to change: a manifest must never outlive its files
-                manifest_path(store.answers(d.name, s)).unlink(missing_ok=True)
-
     def shard_done(result: ShardResult) -> None:
         if result.complete:
             record_shard(context, store, result, inputs[result.dataset, result.shard])
 
+    store.bind(campaign, answered=names)  # from here on there is something that a changed campaign would contradict
     stop = asyncio.Event()
-    with stopping_on_signals(stop), open_ledger(campaign, store, approved=approved) as ledger:
+    with stopping_on_signals(stop), open_ledger(campaign, store, approved) as ledger:
         results = await collect(
             campaign,
             jobs,
@@ -170,6 +163,14 @@ def _incomplete(results: list[ShardResult]) -> str:
     return f"{shown}{more}{why}; finished shards are recorded; run again to resume, or `eagle3 close DATASET` to go on without"
 
 
+def pilot_limit(campaign: Campaign, store: Store) -> float:
+    """What may be spent in all while the pilot runs: its own cap before any approval, the approved amount after."""
+    try:
+        return planning.approved_usd(campaign, store)
+    except GateError:
+        return min(campaign.budget.pilot_usd, campaign.budget.campaign_usd)
+
+
 def resolved_routing(campaign: Campaign, store: Store) -> routes.Routing:
     """The policy applied to the committed endpoints snapshot."""
     require(store.endpoints, made_by="endpoints")
@@ -177,12 +178,11 @@ def resolved_routing(campaign: Campaign, store: Store) -> routes.Routing:
 
 
 @contextmanager
-def open_ledger(campaign: Campaign, store: Store, *, approved: float = 0.0, pilot: bool = False) -> Iterator[Ledger]:
-    """The campaign's ledger with its limits: what was approved for answers, the pilot's own cap before any approval."""
-    limit = min(campaign.budget.pilot_usd, campaign.budget.campaign_usd) if pilot else approved
+def open_ledger(campaign: Campaign, store: Store, limit_usd: float) -> Iterator[Ledger]:
+    """The campaign's ledger: `limit_usd` for everything together, and the caps of the pilot and of single datasets."""
     caps = {"pilot": campaign.budget.pilot_usd}
     caps |= {d.name: cap for d in campaign.dataset if (cap := planning.dataset_cap(campaign, d)) is not None}
-    ledger = Ledger(store.ledger, limit_usd=limit, caps=caps)
+    ledger = Ledger(store.ledger, limit_usd=limit_usd, caps=caps)
     try:
         yield ledger
     finally:

@@ -23,6 +23,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         from eagle3_assets.handoff.tokens import export_tokens
 
         with stage(context, campaign) as store:
+            gate.require_current(campaign, store, "corpus")
             gate.require(campaign, store, "corpus")
             inputs = lineage.handoff_tokens_inputs(campaign, store)
             manifest = export_tokens(campaign, store, commit_inputs=inputs)

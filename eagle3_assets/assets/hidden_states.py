@@ -30,6 +30,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         from eagle3_assets.states.partition import write_partition
 
         with stage(context, campaign) as store:
+            gate.require_current(campaign, store, "corpus")
             gate.require(campaign, store, "corpus")
             keys = list(context.partition_keys)
             wanted = {k: lineage.hidden_states_inputs(campaign, store, k) for k in keys}

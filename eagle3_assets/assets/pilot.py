@@ -5,7 +5,7 @@ import asyncio
 import dagster as dg
 
 from eagle3_assets import gate, lineage
-from eagle3_assets.assets.answers import open_ledger, resolved_routing, stopping_on_signals
+from eagle3_assets.assets.answers import open_ledger, pilot_limit, resolved_routing, stopping_on_signals
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.partitions import SINGLE_RUN
@@ -35,7 +35,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             servers = openrouter.servers(campaign, store)
             inputs = lineage.pilot_inputs(campaign, store)
             stop = asyncio.Event()
-            with stopping_on_signals(stop), open_ledger(campaign, store, pilot=True) as ledger:
+            with stopping_on_signals(stop), open_ledger(campaign, store, pilot_limit(campaign, store)) as ledger:
                 found = await run_pilot(
                     campaign,
                     {name: read_prompts(store.prompts(name), with_reserve=True) for name in paid},

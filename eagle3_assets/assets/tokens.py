@@ -34,6 +34,7 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
         with stage(context, campaign) as store:
             keys = list(context.partition_keys)
             for key in keys:  # refuse before any work
+                gate.require_current(campaign, store, "answers", dataset.name, key)
                 gate.require(campaign, store, "answers", dataset.name, key)
             grades: Counter[str] = Counter()
             for done, key in enumerate(keys, 1):

@@ -24,6 +24,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         from eagle3_assets.exact.tokenizer import load_profile
 
         with stage(context, campaign) as store:
+            gate.require_current(campaign, store, "corpus")
             gate.require(campaign, store, "corpus")
             inputs = lineage.vocab_map_inputs(campaign, store)
             profile = load_profile(campaign.target.profile)
