@@ -1,0 +1,65 @@
+"""Claims about the frame around every asset: one campaign a Dagster state, user errors as one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from eagle3_assets.assets import stage
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.errors import BudgetStop, CampaignError
+
+
+def _renamed(campaign: Campaign, name: str) -> Campaign:
+    return campaign.model_copy(update={"campaign": campaign.campaign.model_copy(update={"name": name})})
+
+
+def test_one_dagster_state_belongs_to_one_campaign(tmp_path: Path, campaign: Campaign) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        stage.bind_dagster_state(instance, campaign)
+        stage.bind_dagster_state(instance, campaign)
+        with pytest.raises(
+            CampaignError, match=r"belongs to campaign 'demo', not 'other'; .* export DAGSTER_HOME=\$PWD/data/dagster-other"
+        ):
+            stage.bind_dagster_state(instance, _renamed(campaign, "other"))
+
+
+def test_a_user_error_becomes_a_failure_with_its_line_that_is_never_retried() -> None:
+    with pytest.raises(dg.Failure) as caught, stage.readable_errors():
+        raise BudgetStop("stopped on budget: 1.00 USD spent")
+    assert caught.value.description == "stopped on budget: 1.00 USD spent" and caught.value.allow_retries is False
+    assert stage.last_error[0].exit_code == 3
+
+
+def test_a_fault_of_ours_stays_what_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), stage.readable_errors():
+        _ = 1 / 0
+
+
+@pytest.mark.parametrize(("program", "said"), [("dagster", True), ("pytest", False)])
+def test_the_last_word_comes_after_dagsters_traceback_and_from_a_child_process_too(program: str, said: bool) -> None:
+    child = (
+        "import sys; sys.argv[0] = 'x'; from eagle3_assets.assets import stage; from eagle3_assets.errors import WireError\n"
+        "stage.leave_last_word(WireError('no key'))"
+    )
+    code = (
+        f"import subprocess, sys; sys.argv[0] = '/bin/{program}'\n"
+        "from eagle3_assets.assets import stage\nstage.say_last_word_at_exit()\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+        "print('Error: Materialization failed.', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stderr.splitlines()[-1] == "eagle3: no key") is said
+
+
+def test_metadata_keeps_numbers_numeric_and_drops_nothing_else() -> None:
+    shown = stage.described(
+        {"rows": 3, "share": 0.5, "why": {"a": 1}, "none": None}, file=Path("x"), table=dg.MetadataValue.md("t")
+    )
+    assert shown["rows"] == 3 and shown["share"] == 0.5 and "none" not in shown
+    assert isinstance(shown["why"], dg.JsonMetadataValue) and isinstance(shown["file"], dg.PathMetadataValue)
+    assert isinstance(shown["table"], dg.MarkdownMetadataValue)
