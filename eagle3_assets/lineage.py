@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from eagle3_assets import store as st
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.errors import StoreError
+from eagle3_assets.errors import Eagle3Error, PromptError, StoreError
 from eagle3_assets.store import Manifest, Store
 
 # Raise a number when a stage's code starts to write something else from the same inputs.
@@ -49,7 +49,7 @@ class Item:
             return "missing"
         try:
             return "current" if st.is_current(self.artifact, self.inputs()) else "outdated"
-        except StoreError:
+        except Eagle3Error:
             return "outdated"
 
 
@@ -82,7 +82,14 @@ def endpoints_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
 def prompts_inputs(campaign: Campaign, store: Store, dataset: str) -> dict[str, Any]:
     from eagle3_assets.prompts.file import prompt_inputs
 
-    return _versioned("prompts", **prompt_inputs(campaign, campaign.dataset_named(dataset)))
+    try:
+        return _versioned("prompts", **prompt_inputs(campaign, campaign.dataset_named(dataset)))
+    except PromptError:
+        # a local source that went away: the prompts were pinned when they were made, and stay
+        pinned = st.read_manifest(store.prompts(dataset))
+        if pinned is None:
+            raise
+        return dict(pinned.inputs)
 
 
 def pilot_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:

@@ -124,6 +124,13 @@ def free_bytes(folder: Path) -> int:
 # ---------------------------------------------------------------------------------------------------- approval
 def approve(campaign: Campaign, store: Store, usd: float) -> Path:
     """Write approval.json for `usd`. Raises GateError for an amount that the campaign's budget does not cover."""
+    if campaign.budget.approved_usd is not None:
+        raise GateError(
+            f"{campaign.path}: this campaign's stand-in money is approved in the file itself (budget.approved_usd = "
+            f"{campaign.budget.approved_usd:g}); change it there"
+        )
+    if not usd > 0:
+        raise GateError(f"cannot approve {usd:g} USD; give an amount above 0")
     if not 0 < usd <= campaign.budget.campaign_usd:
         raise GateError(
             f"{campaign.path}: cannot approve {usd:g} USD: budget.campaign_usd is {campaign.budget.campaign_usd:g}; "

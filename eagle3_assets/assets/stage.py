@@ -79,14 +79,15 @@ def stage(context: Any, campaign: Campaign) -> Iterator[Store]:
 def bind_dagster_state(instance: dg.DagsterInstance, campaign: Campaign) -> None:
     """One Dagster state, one campaign: histories of two would mix under the same asset keys. Raises CampaignError."""
     home = Path(instance.storage_directory()).parent
-    marker = home / MARKER
+    marker, root = home / MARKER, Store.of(campaign).root.resolve()
     if not marker.exists():
-        write_bytes(marker, f"{campaign.name}\n".encode())
-    owner = marker.read_text().strip()
-    if owner != campaign.name:
+        write_bytes(marker, f"{campaign.name}\n{root}\n".encode())
+    owner, _, its_root = marker.read_text().strip().partition("\n")
+    if (owner, its_root) != (campaign.name, str(root)):
         own = f"data/dagster-{campaign.name}"
+        whose = f"campaign {owner!r}" + (f" in {its_root}" if owner == campaign.name else "")
         raise CampaignError(
-            f"{home}: Dagster's state belongs to campaign {owner!r}, not {campaign.name!r}; give this one its own: "
+            f"{home}: Dagster's state belongs to {whose}, not {campaign.name!r} in {root}; give this one its own: "
             f"mkdir -p {own} && cp deploy/dagster-home.yaml {own}/dagster.yaml && export DAGSTER_HOME=$PWD/{own}"
         )
 

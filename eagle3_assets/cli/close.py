@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from eagle3_assets.campaign import load_campaign
+from eagle3_assets.errors import StoreError
 from eagle3_assets.store import Store, write_json
 
 
@@ -27,5 +28,7 @@ def command(
         path.unlink(missing_ok=True)
         print(f"{dataset} is open; `eagle3 run` asks what is missing")
         return
+    if not any(path.parent.glob("*/segment-*")):
+        raise StoreError(f"{path.parent}: {dataset} has no answers yet, so there is nothing to close; `eagle3 run` first")
     write_json(path, {"dataset": dataset, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
     print(f"{dataset} is closed with what is there ({path}); `eagle3 run` goes on")

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.errors import Eagle3Error
+from eagle3_assets.errors import Eagle3Error, StoreError
+from eagle3_assets.lineage import STAGES
 from eagle3_assets.store import Store, data_root
 
 if TYPE_CHECKING:
@@ -94,6 +95,31 @@ def examine(*, network: bool = True) -> Iterator[Finding]:
             yield look()
         except Eagle3Error as error:
             yield Finding(what, "fail", str(error))
+
+
+def require_ready(campaign: Campaign, until: str | None) -> None:
+    """What a run would stumble over later, asked before it starts: tokenizer, key, sources. Costs nothing, asks no network.
+
+    Raises Eagle3Error with the first thing that is missing and how many more there are.
+    """
+    reached = STAGES.index(until) if until else len(STAGES)
+    looks: list[Callable[[], Finding]] = [lambda: _tokenizer(campaign)]
+    if reached >= STAGES.index("endpoints"):
+        looks.append(lambda: _key(campaign, False))
+    if reached >= STAGES.index("prompts"):
+        store = Store.of(campaign)
+        looks += [lambda d=d: _source(campaign, d) for d in campaign.dataset if not store.prompts(d.name).exists()]  # type: ignore[misc]
+    lacking: list[Eagle3Error] = []
+    for look in looks:
+        try:
+            finding = look()
+            if finding.level == "fail":
+                lacking.append(StoreError(f"{finding.what}: {finding.found}; {finding.do}"))
+        except Eagle3Error as error:
+            lacking.append(error)
+    if lacking:
+        more = f" (and {len(lacking) - 1} more things are missing: see `eagle3 doctor`)" if len(lacking) > 1 else ""
+        raise type(lacking[0])(f"{lacking[0]}{more}")
 
 
 def _python() -> Finding:

@@ -6,10 +6,11 @@ Belongs here: the list of commands, the catch-all. Does not belong here: any com
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -60,8 +61,16 @@ app = typer.Typer(cls=_Lazy, add_completion=False, rich_markup_mode=None, contex
                   epilog="The campaign is EAGLE3_CAMPAIGN (demo, kimi-k2.5 or a .toml file), the data root EAGLE3_DATA (default data).")  # fmt: skip
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"eagle3-assets {importlib.metadata.version('eagle3-assets')}")
+        raise typer.Exit
+
+
 @app.callback()
-def cli() -> None:
+def cli(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
     """Rented answers of a large reasoning model, turned into EAGLE-3 training data that can be trusted."""
 
 

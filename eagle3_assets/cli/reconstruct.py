@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eagle3_assets.errors import ExactError, StoreError
-from eagle3_assets.store import read_json
 
 if TYPE_CHECKING:
     from eagle3_assets.exact.tokenizer import Profile
@@ -40,11 +39,11 @@ def command(
     from eagle3_assets.exact.tokenizer import load_profile
 
     load_profile(profile, tokenizer)  # a missing file is one line before anything is read
-    profiles = read_json(wire_profiles) if wire_profiles else None
-    if profiles is not None and not isinstance(profiles, Mapping):
-        raise ExactError(f"{wire_profiles}: expected the JSON object of a wire_profiles asset, found {type(profiles).__name__}")
+    profiles = _read_wire_profiles(wire_profiles) if wire_profiles else None
     results = (
-        rebuild_line(line, number, profile, tokenizer, profiles) for number, line in enumerate(_lines(files or []), start=1)
+        rebuild_line(line, number, profile, tokenizer, profiles)
+        for number, line in enumerate(_lines(files or []), start=1)
+        if line.strip()
     )
     if table:
         _print_table(results)
@@ -53,15 +52,27 @@ def command(
         sys.stdout.write(json.dumps(result, ensure_ascii=True) + "\n")
 
 
+def _read_wire_profiles(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ExactError(f"{path}: cannot be read ({error.strerror}); give a wire_profiles.json") from None
+    except ValueError as error:
+        raise ExactError(f"{path}: is not JSON ({error}); give a wire_profiles.json") from None
+    if not isinstance(value, dict) or not isinstance(value.get("providers"), dict) or "version" not in value:
+        raise ExactError(f"{path}: expected a wire_profiles.json (version, providers …), found another JSON file")
+    return value
+
+
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:
-    """Non-empty lines of the files, or of standard input."""
+    """Lines of the files, or of standard input."""
     for path in list(files) or [Path("-")]:
         if str(path) == "-":
-            yield from (line for line in sys.stdin.buffer if line.strip())
+            yield from sys.stdin.buffer
             continue
         try:
             with path.open("rb") as handle:
-                yield from (line for line in handle if line.strip())
+                yield from handle
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror}); give a JSONL file") from None
 
@@ -72,10 +83,12 @@ def rebuild_line(
     """One line in, one result out (design section 4); never raises for what stands in the line."""
     row: Any = None
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8"))
         if not isinstance(row, dict):
             raise ValueError("not a JSON object")
         return _rebuild(row, number, profile, tokenizer, wire_profiles)
+    except UnicodeDecodeError as error:
+        reason = f"line {number}: not UTF-8 text ({error.reason} at byte {error.start})"
     except (ValueError, RecursionError, ExactError) as error:
         reason = f"line {number}: {error}"
     except (TypeError, AttributeError, KeyError, IndexError) as error:

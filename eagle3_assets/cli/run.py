@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from eagle3_assets import lineage
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
+from eagle3_assets.cli.doctor import require_ready
 from eagle3_assets.cli.main import EXIT_INTERRUPTED
 from eagle3_assets.cli.status import gather, print_summary
 from eagle3_assets.errors import Eagle3Error, GateError, StoreError
@@ -60,7 +61,8 @@ def command(
     store = Store.of(campaign)
     # Dagster captures the streams of a step; the live line must reach the terminal nonetheless
     console = Console(file=os.fdopen(os.dup(2), "w"), stderr=True)
-    with store.lock("run", what=f"campaign {campaign.name}"), dagster_instance() as instance:
+    with dagster_instance() as instance, store.lock("run", what=f"campaign {campaign.name}"):
+        require_ready(campaign, until)
         code = run_stages(campaign, store, instance, console, until=until, force=force)
     if code:
         raise typer.Exit(code)
@@ -103,7 +105,12 @@ def dagster_instance() -> Iterator[Any]:
     """
     import dagster as dg
 
-    if os.environ.get("DAGSTER_HOME"):
+    if home := os.environ.get("DAGSTER_HOME"):
+        if not Path(home).is_absolute() or not (Path(home) / "dagster.yaml").is_file():
+            raise StoreError(
+                f"DAGSTER_HOME={home}: it must be absolute and hold a dagster.yaml: mkdir -p {home} && "
+                f"cp deploy/dagster-home.yaml {home}/dagster.yaml && export DAGSTER_HOME=$(realpath {home}); or unset it"
+            )
         with dg.DagsterInstance.get() as instance:
             yield instance
         return
@@ -148,7 +155,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
                 selection=dg.AssetSelection.assets(*(list(k) for k in keys)),
                 instance=instance,
                 resources=dict(defs.resources or {}),
-                tags=tags,
+                tags={**tags, "eagle3/stages": ",".join(dict.fromkeys(i.stage for i in stale))},
                 raise_on_error=False,
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )

@@ -59,6 +59,11 @@ def find_row(campaign: Campaign, prefix: str, dataset: str | None, turn: int | N
     names = [f"{row.sample_id} turn {row.turn} ({row.dataset})" for row in found]
     if not found:
         root = Store.of(campaign).root
+        elsewhere = [f"turn {r.turn} of {r.dataset}" for r in _matches(campaign, prefix, None)]
+        if elsewhere:
+            raise StoreError(
+                f"{root}: {prefix!r} is not there with this --dataset and --turn, but is {', '.join(elsewhere[:MAX_LISTED])}"
+            )
         raise StoreError(f"{root}: no token row starts with {prefix!r}; `eagle3 status` says which stages have run")
     if len(found) > 1:
         more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""

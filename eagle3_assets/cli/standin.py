@@ -67,11 +67,17 @@ def score(
     Examples: `eagle3 standin score` · `eagle3 standin score --json`
     """
     from eagle3_assets.campaign import load_campaign
+    from eagle3_assets.errors import StoreError
     from eagle3_assets.standin.score import score as compare
     from eagle3_assets.store import Store
 
     store = Store.of(load_campaign())
-    result = compare(folder or store.standin, sorted((store.root / "tokens").glob("*/*.parquet")))
+    where, files = folder or store.standin, sorted((store.root / "tokens").glob("*/*.parquet"))
+    if not (where / "truth.jsonl").exists():
+        raise StoreError(f"{where}: no stand-in has answered here (no truth.jsonl); give the --folder that it was served from")
+    if not files:
+        raise StoreError(f"{store.root}: no tokens files yet; materialize tokens/<dataset>, or run `eagle3 run`")
+    result = compare(where, files)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -82,9 +88,6 @@ def _print_table(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    if not result["datasets"]:
-        typer.echo("no tokens files yet: materialize tokens/<dataset> first")
-        return
     table = Table(title="rebuilt ids against the stand-in's truth")
     for name in ("dataset", "group"):
         table.add_column(name, no_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from typing import Annotated, Any
 
@@ -25,6 +26,11 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="everything as 
     """
     campaign = load_campaign()
     store = Store.of(campaign)
+    if not store.root.exists():
+        print(
+            f"eagle3: {store.root.absolute()} does not exist yet: nothing was made here (EAGLE3_DATA says where to look)",
+            file=sys.stderr,
+        )
     states = stage_states(campaign, store)
     summary = gather(campaign, store)
     if as_json:
@@ -111,12 +117,11 @@ def _states(store: Store) -> dict[str, Any]:
 
 def money(store: Store) -> dict[str, float]:
     """USD spent, reserved and ambiguous so far, pilot included; zeros before the first request."""
-    from eagle3_assets.collect.ledger import Ledger
+    from eagle3_assets.collect.ledger import read_totals
 
     if not store.ledger.exists():
         return {"spent_usd": 0.0, "reserved_usd": 0.0, "ambiguous_usd": 0.0}
-    with Ledger(store.ledger, 0.0) as ledger:  # a limit of 0 reserves nothing: this only reads
-        total = ledger.totals().total
+    total = read_totals(store.ledger).total
     return {"spent_usd": total.spent_usd, "reserved_usd": total.reserved_usd, "ambiguous_usd": total.ambiguous_usd}
 
 
@@ -131,11 +136,14 @@ def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
 
 def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> None:
     console = Console()
+    corpus = summary["corpus"]
     table = Table(title=f"Datasets of campaign {campaign.name}")
     table.add_column("dataset", no_wrap=True)
     for name in ("samples", "tokens", "generated", "USD"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("grades", overflow="fold")
+    if corpus:
+        table.add_column("in corpus", justify="right")
     if summary["score"] is not None:
         table.add_column("exact", justify="right", no_wrap=True)
     for d in summary["datasets"]:
@@ -147,25 +155,42 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
             f"{d['cost_usd']:.4f}",
             " ".join(f"{g}:{n}" for g, n in d["grades"].items()),
         ]
+        if corpus:
+            cells.append(f"{corpus['datasets'].get(d['dataset'], {}).get('kept', 0):,}")
         if summary["score"] is not None:
             cells.append(_exact_cell(d.get("exact")))
         table.add_row(*cells)
     console.print(table)
-    if summary["score"] is not None:
-        console.print(
-            "   exact  rows whose every id equals the stand-in's truth (`eagle3 standin score` has it by grade and provider)",
-            highlight=False,
-        )
-    usd, corpus, states = summary["money"], summary["corpus"], summary["states"]
+    usd, states = summary["money"], summary["states"]
+    play = "stand-in money" if campaign.server.kind == "embedded" else "USD"
     lines = [
-        ("money", f"{usd['spent_usd']:.4f} USD spent (pilot included), {usd['reserved_usd']:.4f} reserved, {usd['ambiguous_usd']:.4f} ambiguous, "
-                  f"of {campaign.budget.campaign_usd:.2f}"),
-        ("corpus", f"{corpus['rows']:,} rows, {corpus['tokens']:,} tokens in {len(corpus['partitions'])} parts" if corpus else "not made yet"),
+        ("grades", "A0 server ids · B1 one hypothesis fits the bill · C1 several do · R repaired · I imported, no bill · D no bill · Q out"),
+        ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "
+                  f"{usd['ambiguous_usd']:.4f} held for lost answers, of {campaign.budget.campaign_usd:.2f}"),
+        ("corpus", _corpus_words(corpus)),
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
-        ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · UI: make ui"),
+        ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · `make ui` · `eagle3 show ID`"),
     ]  # fmt: skip
+    if summary["score"] is not None:
+        lines.insert(1, ("exact", _exact_words(summary["score"])))
     for name, text in lines:
         console.print(f"[bold]{name:>8}[/bold]  {text}", highlight=False, soft_wrap=True)
+
+
+def _corpus_words(corpus: dict[str, Any]) -> str:
+    if not corpus:
+        return "not made yet"
+    dropped = ", ".join(f"{n} {reason}" for reason, n in corpus["dropped"].items())
+    left_out = f"; left out: {dropped}" if dropped else ""
+    return f"{corpus['rows']:,} rows, {corpus['tokens']:,} tokens in {len(corpus['partitions'])} parts{left_out}"
+
+
+def _exact_words(score: dict[str, Any]) -> str:
+    """All rows, and those that a trainer would see: the grades that promise something."""
+    graded = [c for d in score["datasets"].values() for g, c in d["grades"].items() if g[0] in "AB" and c["rows"] > c["no_truth"]]
+    rows, exact = sum(c["rows"] - c["no_truth"] for c in graded), sum(c["exact"] for c in graded)
+    share = f"of the rows graded A or B {exact} of {rows}; " if rows else ""
+    return f"rows whose every id equals the stand-in's truth: {share}by grade and provider: `eagle3 standin score`"
 
 
 def _exact_cell(exact: dict[str, Any] | None) -> str:

@@ -82,6 +82,27 @@ class Operation:
     pico: int = 0
 
 
+def read_totals(path: Path) -> Totals:
+    """Totals of a ledger that others may be writing, without writing anything. Raises StoreError."""
+    for mode in ("mode=ro", "mode=ro&immutable=1"):  # the second where even the log's index file may not be made
+        try:
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_S)) as db:
+                return _add_up(db.execute("SELECT scope, state, pico FROM total").fetchall())
+        except sqlite3.Error as error:
+            reason = error
+    raise StoreError(f"{path}: cannot be read as a ledger ({reason}); restore it from a backup before anything more is spent")
+
+
+def _add_up(rows: Iterable[tuple[str, str, int]]) -> Totals:
+    sums: dict[str, dict[str, int]] = {}
+    for scope, state, pico in rows:
+        for key in (scope, ""):  # "" collects all
+            sums.setdefault(key, {}).setdefault(state, 0)
+            sums[key][state] += pico
+    money = {key: Money(*(by.get(s, 0) / PICO for s in ("settled", "reserved", "ambiguous"))) for key, by in sums.items()}
+    return Totals(money.pop("", Money()), money)
+
+
 class Ledger:
     """The campaign's money. `limit_usd` bounds everything, `caps` single scopes. Usable from any thread."""
 
@@ -167,14 +188,7 @@ class Ledger:
     def totals(self) -> Totals:
         """Money by state, over all and per scope."""
         with self._guard, self._errors():
-            rows = self._db.execute("SELECT scope, state, pico FROM total").fetchall()
-        sums: dict[str, dict[str, int]] = {}
-        for scope, state, pico in rows:
-            for key in (scope, ""):  # "" collects all
-                sums.setdefault(key, {}).setdefault(state, 0)
-                sums[key][state] += pico
-        money = {key: Money(*(by.get(s, 0) / PICO for s in ("settled", "reserved", "ambiguous"))) for key, by in sums.items()}
-        return Totals(money.pop("", Money()), money)
+            return _add_up(self._db.execute("SELECT scope, state, pico FROM total").fetchall())
 
     def entries(self, state: Literal["reserved", "settled", "ambiguous"]) -> list[tuple[str, str, float]]:
         """(request_id, scope, usd) of every entry in `state`, e.g. the ambiguous ones for a person to look up."""

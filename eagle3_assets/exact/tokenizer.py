@@ -244,8 +244,10 @@ def _find_ranks(name: str, facts: Mapping[str, Any], tokenizer_dir: Path | None)
         if (root / file).is_file():
             return root / file
     where = tokenizer_dir or data_root() / "tokenizers" / facts["tokenizer"]["folders"][0]
+    fetch = f" (hf download {facts['hub']} {file} tokenizer_config.json --local-dir {where})" if facts.get("hub") else ""
     raise ExactError(
-        f"profile {name}: {where / file} is missing; put the model's {file} there, or say where it is with --tokenizer DIR"
+        f"profile {name}: {where / file} is missing; put the model's own {file} there{fetch}; `reconstruct` and `show` also take "
+        "--tokenizer DIR"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.review.admission import REASONS as DROPPED
 from eagle3_assets.review.page import escape_markdown
 from eagle3_assets.store import write_bytes
 
@@ -40,7 +41,8 @@ def render_card(campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[
         "---", "license: other", "task_categories:", "- text-generation", "tags:", "- eagle3", "- pre-tokenized", "---", "",
         f"# Pre-tokenised answers of {e(target.model)}", "",
         f"{numbers['rows']:,} rows, {numbers['tokens']:,} tokens, {numbers['supervised_tokens']:,} of them supervised: answers "
-        f"that {e(target.model)} sampled, as the token ids that it produced, for training an EAGLE-3 drafter.", "",
+        f"that {e(target.model)} sampled, as the token ids that it produced by the evidence of each row's grade, for training an "
+        "EAGLE-3 drafter.", "",
         "`tokens.jsonl`, one object a line: `id` (sample id / assistant turn), `dataset`, `grade`, `input_ids`, `loss_mask` "
         "(1 on ids that the target generated; unshifted). `speculators prepare-data --data tokens.jsonl` and SpecForge's "
         "`data.prompts_path` read it as it is.", "",
@@ -63,14 +65,15 @@ def render_card(campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[
     lines += ["", "## Left out", "", "| reason | meaning | rows |", "| --- | --- | --- |"]
     lines += [f"| {r} | {e(refusals[r])} | {n:,} |" for r, n in numbers["refused"].items()]
     dropped = corpus["rows"]["dropped"]
-    lines += [f"| {r} | dropped when the corpus was built | {n:,} |" for r, n in dropped.items()]
+    lines += [f"| {r} | dropped from the corpus: {e(DROPPED.get(r, r))} | {n:,} |" for r, n in dropped.items()]
     lines += [
         "", "## Provenance", "",
         f"- campaign `{campaign.name}`, seed {campaign.campaign.seed}, tokenizer profile `{target.profile}`, "
         f"corpus `{corpus['digest']}`",
         f"- sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, max_tokens {sampling.max_tokens} "
         "unless a dataset says otherwise",
-        f"- admitted to the corpus: {', '.join(campaign.corpus.grades)}; handed on: {', '.join(campaign.handoff.grades)}",
+        f"- admitted to the corpus: {', '.join(campaign.corpus.grades)} with p_exact >= {campaign.corpus.min_p_exact:g}",
+        f"- handed on: {', '.join(campaign.handoff.grades)}",
     ]  # fmt: skip
     lines += [f"- waived: {e(str(dict(w)))}" for w in corpus["waived"]]
     return "\n".join(lines) + "\n"

@@ -74,6 +74,7 @@ def add_table(campaign: Campaign, figures: Figures, table: pa.Table) -> None:
             "supervised": supervised,
             "expected_exact": float(p_exact[i]),
             "trainable_rows": int(kept),
+            "trainable_expected_exact": float(p_exact[i]) if kept else 0.0,
             "trainable_tokens": supervised if kept else 0,
             "cost_usd": cost[i],
         }
@@ -180,10 +181,12 @@ def funnel_lines(store: Store, dataset: str, figures: Figures) -> list[dict[str,
         if manifest is not None:
             answers.update({k: int(manifest.numbers.get(k) or 0) for k in ("selected", "finished", "failed", "ambiguous")})
     set_aside = {k: v for k, v in dict(numbers.get("set_aside") or {}).items() if v}
+    spare = int(numbers.get("reserve") or 0) + int(numbers.get("not_sampled") or 0)
+    not_needed = {"not_needed": spare} if spare else {}
     lost = {k: answers[k] for k in ("failed", "ambiguous") if answers[k]}
     drops = {k: v for k, v in sorted(figures.drops.items()) if k}
     return [
-        {"step": "source rows read", "rows": numbers.get("source_rows"), "lost": set_aside},
+        {"step": "source rows read", "rows": numbers.get("source_rows"), "lost": {**set_aside, **not_needed}},
         {"step": "prompts selected", "rows": numbers.get("selected"), "lost": {}},
         {"step": "answers", "rows": answers["finished"], "lost": lost},
         {"step": "rows of tokens", "rows": figures.totals.get("rows", 0), "lost": drops},

@@ -95,7 +95,8 @@ def _verdict(figures: count.Figures, verdicts: Sequence[Verdict]) -> dict[str, A
         words.append(
             f"{kept:,} of {rows:,} rows ({kept / rows:.1%}) may be trained on: {tokens:,} supervised tokens for {usd:,.4f} USD."
         )
-        words.append(f"{figures.totals['expected_exact']:,.1f} rows are expected to be exact in every id (sum of p_exact).")
+        expected = figures.totals["trainable_expected_exact"]
+        words.append(f"{expected:,.1f} of these {kept:,} are expected to be exact in every id (sum of their p_exact).")
     for check in dict.fromkeys(v.check for v in stopping):
         mine = [v for v in stopping if v.check == check]
         words.append(f"STOP {check}: {mine[0].message}" + (f" (and in {len(mine) - 1} more shards)" if len(mine) > 1 else ""))

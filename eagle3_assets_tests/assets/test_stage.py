@@ -23,9 +23,18 @@ def test_one_dagster_state_belongs_to_one_campaign(tmp_path: Path, campaign: Cam
         stage.bind_dagster_state(instance, campaign)
         stage.bind_dagster_state(instance, campaign)
         with pytest.raises(
-            CampaignError, match=r"belongs to campaign 'demo', not 'other'; .* export DAGSTER_HOME=\$PWD/data/dagster-other"
+            CampaignError, match=r"belongs to campaign 'demo', not 'other' in .*; .* export DAGSTER_HOME=\$PWD/data/dagster-other"
         ):
             stage.bind_dagster_state(instance, _renamed(campaign, "other"))
+
+
+def test_one_dagster_state_belongs_to_one_data_root(tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        monkeypatch.setenv("EAGLE3_DATA", str(tmp_path / "one"))
+        stage.bind_dagster_state(instance, campaign)
+        monkeypatch.setenv("EAGLE3_DATA", str(tmp_path / "two"))
+        with pytest.raises(CampaignError, match=r"belongs to campaign 'demo' in .*one/demo, not 'demo' in .*two/demo"):
+            stage.bind_dagster_state(instance, campaign)
 
 
 def test_a_user_error_becomes_a_failure_with_its_line_that_is_never_retried() -> None:

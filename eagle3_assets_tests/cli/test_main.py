@@ -62,7 +62,15 @@ def test_closing_an_unknown_dataset_names_the_known_ones(
     assert all(d.name in line for d in campaign.dataset)
 
 
+def test_there_is_nothing_to_close_before_there_are_answers(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["close", "b3_magicoder"]) == 1 and not store.closed("b3_magicoder").exists()
+    assert "nothing to close" in capsys.readouterr().err
+
+
 def test_close_and_reopen_are_seen_by_the_store(store: Store) -> None:
+    segment = store.answers("b3_magicoder", "00") / "segment-000.jsonl"
+    segment.parent.mkdir(parents=True)
+    segment.touch()
     assert main.run(["close", "b3_magicoder"]) == 0 and store.closed("b3_magicoder").exists()
     assert main.run(["close", "--reopen", "b3_magicoder"]) == 0 and not store.closed("b3_magicoder").exists()
 

@@ -48,6 +48,7 @@ class Place:
         return subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
             cwd=self.folder, env=self.environment(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a runner may have it ignored
         )  # fmt: skip
 
     def root(self, campaign: str) -> Path:

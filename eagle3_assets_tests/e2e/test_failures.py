@@ -200,6 +200,7 @@ def test_a_full_disk_is_one_line_and_nothing_paid_is_lost(place: Place, tmp_path
             for a in journal.read(roomy / "full" / "answers" / "b3_magicoder" / s)
             if a.outcome == "finished"
         }
+        shutil.rmtree(place.folder / "data" / "dagster")  # it belongs to the small data root
         done = place.run("eagle3", "run", "--until", "tokens", **{**env, "EAGLE3_DATA": str(roomy)})
         assert done.returncode == 0, done.stderr
         after = [

@@ -156,7 +156,7 @@ def test_the_card_tells_provenance_grades_licences_and_what_was_left_out(tmp_pat
     for part in ("a1\\_deepswekimi | rows.jsonl | local | MIT | import | 1",
                  "| B1 | one surviving hypothesis, edges known | 11 |",
                  "| I | imported without a bill | 1 |", "awaits_model_verdict",
-                 "| quarantined | dropped when the corpus was built | 1 |",
+                 "| quarantined | dropped from the corpus: grade Q: no hypothesis fits, or an invariant failed | 1 |",
                  "temperature 1.0, top_p 0.95"):  # fmt: skip
         assert part in card
     assert "b8_sweagent" not in card.replace("\\", "") and str(tmp_path) not in card

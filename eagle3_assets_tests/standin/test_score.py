@@ -86,14 +86,20 @@ def test_the_command_prints_a_table_and_json(scored: dict[str, Any], capsys: pyt
 
 
 def test_without_tokens_the_command_says_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["standin", "score"]) == 0
-    assert "materialize tokens" in capsys.readouterr().out
+    assert run(["standin", "score"]) == 1
+    assert "no stand-in has answered here" in capsys.readouterr().err
+    store.standin.mkdir(parents=True)
+    (store.standin / "truth.jsonl").touch()
+    assert run(["standin", "score"]) == 1
+    assert "materialize tokens" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_tokens_file_is_one_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     path = store.tokens("b3", "00")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not parquet")
+    store.standin.mkdir(parents=True)
+    (store.standin / "truth.jsonl").touch()
     assert run(["standin", "score"]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and str(path) in err
