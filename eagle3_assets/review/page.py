@@ -41,6 +41,9 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
 <td class="n">{{ n(g.trainable_rows) }}</td></tr>{% endfor %}</table>
 <h2>Billing, row by row</h2>
 <img alt="left: rows by rebuilt minus billed tokens; right: rows by length" src="data:image/png;base64,{{ picture }}">
+{% if not r.billing.strata %}<p>Nothing was billed: these rows were imported or answered by an engine of one's own.</p>{% else %}
+<p>d is rebuilt minus billed tokens of one row. "equal" is the share of rows with d = 0, "at least" what it is with 95 % confidence;
+Σ|d| adds the differences up, |Σd| lets opposite signs cancel, "cancellation" is how much of Σ|d| vanishes that way.</p>
 <table><tr><th>provider</th><th>tools</th><th>finish</th><th>rows</th><th>equal</th><th>at least (95 %)</th><th>Σ|d|</th>
 <th>|Σd|</th>
 <th>cancellation</th><th>prompt equal</th>{% for b in buckets %}<th>d {{ b }}</th>{% endfor %}</tr>
@@ -52,10 +55,10 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
 <td class="n">{{ pct(s.prompt.equal_share) }}</td>
 {% for b in buckets %}<td class="n">{{ n(s.completion.histogram[b]) }}</td>{% endfor %}</tr>{% endfor %}</table>
 <p>Over all: |Σd| is {{ pct(r.billing.aggregate.relative_difference, 4) }} of {{ n(r.billing.aggregate.billed) }} billed tokens,
-Σ|d| is {{ pct(r.billing.aggregate.absolute_difference, 4) }}. {{ r.billing.aggregate.not_proved }}</p>
+Σ|d| is {{ pct(r.billing.aggregate.absolute_difference, 4) }}. {{ r.billing.aggregate.not_proved }}</p>{% endif %}
 <h2>Providers</h2>
-<table><tr><th>provider</th><th>rows</th><th>response tokens</th><th>USD</th><th>USD per million</th>
-<th>USD per million trainable</th>
+<table><tr><th>provider</th><th>rows</th><th>response tokens</th><th>USD</th><th>USD per million response tokens</th>
+<th>USD per million trainable tokens</th>
 <th>trainable rows</th></tr>
 {% for p in r.providers %}<tr><td>{{ p.provider }}</td><td class="n">{{ n(p.rows) }}</td><td class="n">{{ n(p.response) }}</td>
 <td class="n">{{ usd(p.cost_usd) }}</td><td class="n">{{ usd(p.usd_per_million) }}</td>
@@ -137,7 +140,13 @@ def render_markdown(report: dict[str, Any], png: bytes) -> str:
         ],
     )
     aggregate = billing["aggregate"]
-    lines += ["", f"\\|Σd\\| is {_percent(aggregate['relative_difference'], 4)} of billed tokens. {e(aggregate['not_proved'])}"]
+    if not billing["strata"]:
+        lines += ["", "Nothing was billed: these rows were imported or answered by an engine of one's own."]
+    lines += (
+        []
+        if not billing["strata"]
+        else ["", f"\\|Σd\\| is {_percent(aggregate['relative_difference'], 4)} of billed tokens. {e(aggregate['not_proved'])}"]
+    )
     lines += _table(
         ("step", "rows", "lost, by reason"), [(e(f["step"]), _number(f["rows"]), e(_lost(f["lost"]))) for f in report["funnel"]]
     )

@@ -37,6 +37,10 @@ def _draw(report: dict[str, Any], dpi: int) -> bytes:
 
 def _draw_residuals(axes: Any, billing: dict[str, Any]) -> None:
     parts = [(part, billing[part]["histogram"]) for part in ("completion", "prompt")]
+    if not any(billing[part]["n"] for part, _ in parts):
+        axes.text(0.5, 0.5, "nothing was billed", ha="center", va="center", fontsize=9)
+        axes.set_axis_off()
+        return
     for k, (part, counts) in enumerate(parts):
         places = [x + (k - 0.5) * 0.4 for x in range(len(counts))]
         bars = axes.bar(places, list(counts.values()), 0.4, label=f"{part} (n = {billing[part]['n']})")

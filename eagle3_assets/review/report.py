@@ -118,6 +118,8 @@ def check_lines(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
         total = over_all.get(check.name)
         passed = total.message if total else f"passed in {len(mine)} shards" if mine else "not judged"
         message = failed[0].message if failed else passed
+        if not failed and total and total.numbers.get("total") == 0:
+            message = "not asked: there are no such rows"
         lines.append(
             {
                 "check": check.name,
