@@ -72,9 +72,10 @@ def require_probe(campaign: Campaign, store: Store) -> None:
 
 
 def committed(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> Manifest:
+    """The manifest of an artifact, its checksums compared: what goes on from here must be the bytes that were made."""
     item = _item(campaign, store, stage, dataset, shard)
     where = f" partition {item.partition}" if item.partition else ""
-    return st.require(item.artifact, made_by="/".join(item.key) + where)
+    return st.require(item.artifact, made_by="/".join(item.key) + where, verify=True)
 
 
 def filed_under(stage: str, manifest: Manifest) -> str:

@@ -164,7 +164,7 @@ def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
         raise StoreError(
             f"{path}: expected manifest version {MANIFEST_VERSION}, found {version}; remove it and run the stage again"
         )
-    manifest = Manifest(path, raw["inputs"], raw["files"], raw["numbers"], raw["created"])
+    manifest = _parse_manifest(path, raw)
     for name, facts in manifest.files.items():
         file = path.parent / name
         found = file.stat().st_size if file.exists() else None
@@ -179,6 +179,14 @@ def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
     return manifest
 
 
+def _parse_manifest(path: Path, raw: dict[str, Any]) -> Manifest:
+    try:
+        files = {str(name): {"bytes": int(f["bytes"]), "xxh3": str(f["xxh3"])} for name, f in raw["files"].items()}
+        return Manifest(path, dict(raw["inputs"]), files, dict(raw["numbers"]), float(raw["created"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{path}: is not a whole manifest ({error!r}); remove it and run the stage again") from None
+
+
 def is_current(artifact: Path, inputs: Mapping[str, Any]) -> Manifest | None:
     """The manifest when `artifact` is committed and was made from exactly `inputs`; else None (damage counts as not current)."""
     try:
@@ -190,9 +198,9 @@ def is_current(artifact: Path, inputs: Mapping[str, Any]) -> Manifest | None:
     return manifest if same else None
 
 
-def require(artifact: Path, *, made_by: str) -> Manifest:
-    """The manifest of a predecessor; raises StoreError that says which stage to run."""
-    manifest = read_manifest(artifact)
+def require(artifact: Path, *, made_by: str, verify: bool = False) -> Manifest:
+    """The manifest of a predecessor; raises StoreError that says which stage to run, or what is damaged."""
+    manifest = read_manifest(artifact, verify=verify)
     if manifest is None:
         raise StoreError(f"{artifact}: is missing; materialize {made_by} first")
     return manifest

@@ -72,6 +72,14 @@ def test_a_truncated_artifact_is_damaged_and_refused_by_the_gate(campaign: Campa
         gate.require_current(campaign, store, "endpoints")
 
 
+def test_a_flipped_bit_is_refused_by_the_gate_by_the_files_name(campaign: Campaign, store: Store) -> None:
+    _probe(store, campaign, passed=True)
+    text = store.probe.read_text()
+    store.probe.write_text(text.replace("wrong", "wr0ng"))
+    with pytest.raises(StoreError, match=r"tokenizer_probe\.json: checksum differs"):
+        gate.require(campaign, store, "tokenizer_probe")
+
+
 def _probe(store: Store, campaign: Campaign, passed: bool) -> None:
     found = {"facts": {}, "checks": {"end_of_turn": {"passed": passed, "message": "the end of turn is wrong"}}}
     _make(store.probe, lineage.probe_inputs(campaign, store), json.dumps(found).encode())

@@ -63,6 +63,16 @@ def test_a_flipped_bit_is_found_by_checksum(tmp_path: Path) -> None:
         st.read_manifest(artifact, verify=True)
 
 
+@pytest.mark.parametrize("text", ["[]", "5", "{}", '{"version": 1}', '{"version": 1, "files": 5, "inputs": {}, "numbers": {}, "created": 0}',
+                                  '{"version": 1, "files": {"x": {"bytes": "many"}}, "inputs": {}, "numbers": {}, "created": 0}', "{"])  # fmt: skip
+def test_a_manifest_that_is_not_whole_is_one_line_and_never_current(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_bytes(b"content")
+    st.manifest_path(tmp_path / "x").write_text(text)
+    assert st.is_current(tmp_path / "x", {}) is None
+    with pytest.raises(StoreError, match=r"x\.manifest\.json: .* run the stage again"):
+        st.read_manifest(tmp_path / "x")
+
+
 def test_equal_bytes_have_equal_digests_whenever_they_were_written(tmp_path: Path) -> None:
     artifact = tmp_path / "x"
     digests = set()

@@ -48,7 +48,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             if stop.is_set():
                 raise dg.DagsterExecutionInterruptedError()
             write_json(store.pilot, found)
-            manifest = commit(store.pilot, files=[store.pilot], inputs=inputs, numbers={"spent_usd": found["spent_usd"]})
+            files = [store.pilot, *store.pilot_dir.glob("segment-*")]
+            manifest = commit(store.pilot, files=files, inputs=inputs, numbers={"spent_usd": found["spent_usd"]})
             return dg.MaterializeResult(metadata=described(found, file=store.pilot, digest=manifest.digest))
 
     return [pilot]
