@@ -14,7 +14,7 @@ from rich.table import Table
 from eagle3_assets import lineage
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
 from eagle3_assets.errors import StoreError
-from eagle3_assets.store import Store, manifest_path, read_manifest
+from eagle3_assets.store import Store, read_manifest
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False) -> None:
@@ -130,8 +130,8 @@ def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
         return None
     from eagle3_assets.standin.score import score
 
-    files = [store.tokens(d.name, s) for d in campaign.dataset for s in SHARDS if manifest_path(store.tokens(d.name, s)).exists()]
-    return score(store.standin, files) if files else None
+    whole = [store.tokens(d.name, s) for d in campaign.dataset for s in SHARDS if _committed(store.tokens(d.name, s)) is not None]
+    return score(store.standin, whole) if whole else None
 
 
 def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> None:

@@ -159,6 +159,8 @@ def test_a_corrupt_parquet_is_named_and_made_again(place: Place) -> None:
     assert place.run("eagle3", "run", "--until", "tokens", **env).returncode == 0
     bad = place.root("corrupt") / "tokens" / "b3_magicoder" / "05.parquet"
     bad.write_bytes(b"PAR1 not any more")
+    status = json.loads(place.run("eagle3", "status", "--json", **env).stdout)
+    assert status["stages"]["tokens"] == {"current": 15, "damaged": 1}
     refused = place.run(
         "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "report/b3_magicoder", **env
     )
