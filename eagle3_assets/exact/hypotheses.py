@@ -155,21 +155,23 @@ def _closings(parts: Parts, reasons: bool, truncated: bool) -> tuple[bool, ...]:
 def _call_ids(
     profile: Profile, calls: Sequence[ToolCall], prior_calls: int
 ) -> Iterator[tuple[Literal["none", "wire", "rebuilt"], list[str]]]:
-    """The id texts that the model may have written: the wire's where it has the model's form, else rebuilt from the counter and
-    (models do write odd ids) as on the wire: the bill decides, a foreign id costs 9 to 31 more."""
+    """The id texts that the model may have written: the wire's where it has the model's form and the conversation's next number,
+    else rebuilt from the counter and (models do write odd ids) as on the wire. For a foreign id the bill decides, it costs 9 to 31
+    more; a native id with another number costs the same, so both survive: a server may have renumbered it (contract 4.3 #7).
+    """
     if not calls:
         yield "none", []
         return
-    rebuilt, as_sent = [], True
-    for k, call in enumerate(calls):
-        match = profile.tool_id_pattern.match(call.id)
-        own = match is not None and match["name"] == call.name
-        as_sent = as_sent and own
-        rebuilt.append(call.id if own else profile.tool_id(call.name, prior_calls + k))
-    if not as_sent:
+    wire = [call.id for call in calls]
+    rebuilt = [profile.tool_id(call.name, prior_calls + k) for k, call in enumerate(calls)]
+    matches = [profile.tool_id_pattern.match(call.id) for call in calls]
+    native = all(m is not None and m["name"] == call.name for m, call in zip(matches, calls, strict=True))
+    if not native:
         yield "rebuilt", rebuilt
-    if all(call.id for call in calls):
-        yield "wire", [call.id for call in calls]
+    if all(wire):
+        yield "wire", wire
+    if native and rebuilt != wire:
+        yield "rebuilt", rebuilt
 
 
 def _tool_variants(base: Parts, calls: Sequence[ToolCall], heads: list[str], encode: Encode, truncated: bool) -> Iterator[Parts]:
