@@ -131,11 +131,22 @@ def manifest_path(artifact: Path) -> Path:
 
 
 def commit(
-    artifact: Path, *, files: Iterable[Path], inputs: Mapping[str, Any], numbers: Mapping[str, Any] | None = None
+    artifact: Path,
+    *,
+    files: Iterable[Path],
+    inputs: Mapping[str, Any],
+    numbers: Mapping[str, Any] | None = None,
+    known: Mapping[Path, str] | None = None,
 ) -> Manifest:
-    """Write the manifest of `artifact` (a file or a folder) over `files`, which must already be in place. The last rename."""
-    base = manifest_path(artifact).parent
-    listed = {str(f.relative_to(base)): {"bytes": f.stat().st_size, "xxh3": digest_file(f)} for f in sorted(files)}
+    """Write the manifest of `artifact` (a file or a folder) over `files`, which must already be in place. The last rename.
+
+    `known`: more files, with the xxh3-128 that their writer took while streaming (they are not read again).
+    """
+    base, digests = manifest_path(artifact).parent, dict(known or {})
+    listed = {
+        str(f.relative_to(base)): {"bytes": f.stat().st_size, "xxh3": digests.get(f) or digest_file(f)}
+        for f in sorted({*files, *digests})
+    }
     manifest = Manifest(manifest_path(artifact), dict(inputs), listed, dict(numbers or {}), time.time())
     write_json(
         manifest.path,

@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from eagle3_assets import states as states_room
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
-from eagle3_assets.errors import StateError
+from eagle3_assets.errors import StateError, StoreError
 from eagle3_assets.states import part as part_module
 from eagle3_assets.states.extractors import Captured
 from eagle3_assets.states.partition import packs_digest, plan_parts, state_inputs, write_partition
 from eagle3_assets.states.verify import judge_states
-from eagle3_assets.store import Store, is_current
+from eagle3_assets.store import Store, is_current, read_manifest
 from eagle3_assets_tests.states.conftest import CampaignMaker, FormulaEngine, N, make_packs
 
 LENGTHS = (20, 35, 1, 50, 18, 60, 33, 47, 12, 29, 55, 40, 8, 70)  # 478 tokens; fp32 parts of 64 KiB hold 63 tokens, so many parts
@@ -54,6 +54,18 @@ def assert_equals_corpus(store: Store, packs: list[Pack], engine: FormulaEngine,
         ids = [int(i) for i in pack.input_ids]
         wanted = torch.stack([engine.states_of(ids, k) for k in (2, 4, 6, N)], dim=1).to(dtype)
         assert torch.equal(row.hidden_states, wanted)
+
+
+def test_a_part_that_is_gone_or_short_is_seen_without_reading_any(campaign: Campaign, store: Store, packs: list[Pack]) -> None:
+    write_partition(campaign, store, SHARD, packs, FormulaEngine())
+    read_manifest(store.states(SHARD), verify=True)  # the checksums that were taken while streaming are those of the files
+    part = sorted(store.states(SHARD).glob("part-*.safetensors"))[1]
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"part-001\.safetensors: expected \d+ bytes"):
+        read_manifest(store.states(SHARD))
+    part.unlink()
+    with pytest.raises(StoreError, match=r"part-001\.safetensors: expected \d+ bytes, found no file"):
+        read_manifest(store.states(SHARD))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
