@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One source of torch at a time: a GPU machine sets TORCH to the build that its driver needs (README).
-TORCH ?= torch==2.13.0
+# Installed first. A build of this version that is there already (a GPU machine's, README) is kept.
+TORCH := torch==2.13.0
 
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
