@@ -54,7 +54,10 @@ def load_json(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError:
-        return json.loads(data)
+        try:
+            return json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deep") from None
 
 
 def encode_line(answer: WireAnswer) -> bytes:

@@ -272,7 +272,7 @@ class _Answer:
             billed_prompt=self.count(self.usage.get("prompt_tokens"), "prompt_tokens"),
             billed_completion=self.count(self.usage.get("completion_tokens"), "completion_tokens"),
             billed_reasoning=self.count(spent, "reasoning_tokens"),
-            cost_usd=float(cost) if isinstance(cost, int | float) and math.isfinite(cost) else None,
+            cost_usd=float(cost) if isinstance(cost, int | float) and abs(cost) < 1e6 and math.isfinite(cost) else None,
             prompt_ids=tuple(self.prompt_ids) if self.prompt_ids is not None else None,
             output_ids=tuple(self.output_ids) if self.output_ids is not None else None,
             logprobs=tuple(self.logprobs) or None,
