@@ -40,7 +40,7 @@ from eagle3_assets.collect.routing import Routing, is_same_model, require_eligib
 from eagle3_assets.collect.shard_work import ShardJob, ShardResult, ShardWork
 from eagle3_assets.collect.stopping import out_of_money, refused, settings_are_wrong
 from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.errors import StoreError
+from eagle3_assets.errors import BudgetStop, StoreError
 
 __all__ = ["Pace", "Progress", "Servers", "ShardJob", "ShardResult", "collect"]
 log = logging.getLogger(__name__)
@@ -443,6 +443,13 @@ class _Run:
     def settle_money(self, lane: Lane, item: Item, answer: WireAnswer, desk: Desk) -> None:
         if answer.cost_usd is not None:
             desk.settle(answer.request_id, lane.scope, answer.cost_usd)
+            if lane.routing is not None and answer.cost_usd > most_it_can_cost(answer.request, lane.routing) * (1 + 1e-9):
+                self.fail(  # the bound that keeps spending below the approval is false: nothing more is sent
+                    BudgetStop(
+                        f"an answer of {answer.provider} cost {answer.cost_usd:.6f} USD, more than max_price allows; nothing more is "
+                        "sent, everything paid for is kept: look at the provider's bill, add it to routing.ignore, then run again"
+                    )
+                )
             return
         desk.keep(answer.request_id)
         if answer.generation_id is not None and not self.stop.is_set():
