@@ -614,3 +614,15 @@ def test_a_chain_answers_every_turn_on_the_models_own_answers_and_resumes_in_the
 
 def test_the_default_pace_bounds_an_absurd_retry_after() -> None:
     assert collector.DEFAULT_PACE.retry_after_most <= 300
+
+
+def test_an_answer_dearer_than_max_price_allows_ends_the_run_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reservation bounds spending only while no server bills more than max_price: the first that does is the last."""
+    monkeypatch.setattr("eagle3_assets.collect.collector.most_it_can_cost", lambda request, routing: COST / 2)
+
+    async def story(d: Desk, server: FakeOpenRouter) -> None:
+        with pytest.raises(BudgetStop, match="more than max_price allows; nothing more is sent"):
+            await d.collect(server, d.job(prompts(1)))
+        assert len(d.answers()) == 1 and d.totals.spent_usd == pytest.approx(COST)
+
+    run(tmp_path, story, limit_usd=1.0)

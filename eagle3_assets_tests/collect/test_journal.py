@@ -235,3 +235,8 @@ def test_the_lock_names_its_owner_and_is_free_after_a_kill(tmp_path: Path) -> No
         with Journal.open(folder) as opened:
             opened.append(an_answer())
     assert len(list(journal.read(folder))) == 1
+
+
+def test_json_nested_too_deep_is_unreadable_json_and_not_an_end_of_the_run() -> None:
+    with pytest.raises(ValueError):
+        journal.load_json(b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")

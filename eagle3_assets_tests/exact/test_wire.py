@@ -185,3 +185,8 @@ def test_no_json_makes_it_raise(value: Any, stream: bool) -> None:
         f"data: {raw}\n\n".encode() if stream else raw.encode(), "text/event-stream" if stream else "application/json"
     )
     assert isinstance(fields, Fields)
+
+
+def test_an_absurd_cost_is_no_cost() -> None:
+    assert parse_fields(b'{"usage": {"cost": 1' + b"0" * 400 + b"}}", "application/json").cost_usd is None
+    assert parse_fields(b'{"usage": {"cost": 0.25}}', "application/json").cost_usd == 0.25
