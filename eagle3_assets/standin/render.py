@@ -1,60 +1,42 @@
-"""A request -> the prompt that a Kimi K2.5 server really renders, and its ids: the truth that prompt_tokens is billed from.
+"""A request -> the prompt that a provider's server really rendered, and its ids: the truth that prompt_tokens is billed from.
 
-Belongs here: the chat template in plain Python, with a provider's prompt bending. Does not belong here: reading of templates or
-anything of room `exact` (it renders from the template file; two independent renderers are the point).
-Facts: the K2.5 chat template, tokenizers.md section 5 (turns, history without reasoning, tool results), prompt-side.md (bending).
+Belongs here: a provider's bending of the prompt. Does not belong here: the chat format itself (`kimi_mini.chat`: the model that the
+stand-in serves), or anything of room `exact`.
+Facts: research note prompt-side (bending).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle3_assets.kimi_mini import chat
 from eagle3_assets.standin.profiles import PromptBending
-from eagle3_assets.standin.tool_declaration import compact_json, typescript
 from eagle3_assets.standin.vocabulary import Ids, Vocabulary
-
-Message = Mapping[str, Any]
-
-# openings of a turn by role; every other role is a system turn that carries its name
-_OPENING = {"user": "<|im_user|>", "assistant": "<|im_assistant|>"}
-_IMAGE = "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>"
-_VIDEO = "<|kimi_k25_video_placeholder|>"
-_MEDIA = {"image": _IMAGE, "image_url": _IMAGE, "video": _VIDEO, "video_url": _VIDEO}
-
-
-def reasoning_of(message: Message) -> str:
-    """The replayed reasoning of a history turn, however the client spells it (openrouter-contract 3.3)."""
-    details = message.get("reasoning_details")
-    if isinstance(details, list) and details:
-        return "".join(str(d.get("text") or "") for d in details if isinstance(d, dict))
-    return str(message.get("reasoning") or message.get("reasoning_content") or "")
 
 
 def render_text(
-    messages: Sequence[Message],
+    messages: Sequence[chat.Message],
     tools: Sequence[Mapping[str, Any]] | None,
     *,
     thinking: bool = True,
     bending: PromptBending | None = None,
     generation_prompt: bool = True,
 ) -> str:
-    """The prompt as one string with markers. Reasoning survives only in an open tool loop: after the last assistant turn that
-    calls no tool (and not at all where the bending drops it)."""
+    """The prompt as one string with markers, bent as this provider bends it."""
     bending = bending or PromptBending()
-    keep = thinking and bending.history_reasoning == "kept"
-    answered = max((k for k, m in enumerate(messages) if m["role"] == "assistant" and not m.get("tool_calls")), default=-1)
-    out = [_declaration(tools, bending)] if tools else []
-    for k, message in enumerate(messages):
-        out.append(_turn(message, reasoning_of(message) if keep and k > answered else ""))
-    if generation_prompt:
-        out.append("<|im_assistant|>assistant<|im_middle|><think>" + ("" if thinking else "</think>"))
-    return "".join(out)
+    return chat.render_text(
+        messages,
+        tools,
+        thinking=thinking,
+        keep_reasoning=bending.history_reasoning == "kept",
+        typescript_tools=bending.tools == "typescript",
+        generation_prompt=generation_prompt,
+    )
 
 
 def render_prompt(
-    messages: Sequence[Message],
+    messages: Sequence[chat.Message],
     tools: Sequence[Mapping[str, Any]] | None,
     vocabulary: Vocabulary,
     *,
@@ -63,38 +45,3 @@ def render_prompt(
 ) -> Ids:
     """Prompt ids as the server saw them."""
     return vocabulary.encode_prompt(render_text(messages, tools, thinking=thinking, bending=bending))
-
-
-def _declaration(tools: Sequence[Mapping[str, Any]], bending: PromptBending) -> str:
-    text = typescript(tools) if bending.tools == "typescript" else ""
-    return f"<|im_system|>tool_declare<|im_middle|>{text or compact_json(tools)}<|im_end|>"
-
-
-def _turn(message: Message, reasoning: str) -> str:
-    role = message["role"]
-    head = f"{_OPENING.get(role, '<|im_system|>')}{message.get('name') or role}<|im_middle|>"
-    content = _content(message.get("content"))
-    if role == "assistant":
-        body = f"<think>{reasoning}</think>{content}{_tool_section(message.get('tool_calls') or ())}"
-    elif role == "tool":
-        body = f"## Return of {message.get('tool_call_id', '')}\n{content}"
-    else:
-        body = content
-    return f"{head}{body}<|im_end|>"
-
-
-def _content(content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(_MEDIA.get(part.get("type"), "") or str(part.get("text", "")) for part in content)
-
-
-def _tool_section(calls: Sequence[Mapping[str, Any]]) -> str:
-    if not calls:
-        return ""
-    out = ["<|tool_calls_section_begin|>"]
-    for call in calls:
-        arguments = call["function"]["arguments"]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        out.append(f"<|tool_call_begin|>{call['id']}<|tool_call_argument_begin|>{text}<|tool_call_end|>")
-    return "".join(out) + "<|tool_calls_section_end|>"

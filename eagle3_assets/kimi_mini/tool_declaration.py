@@ -1,6 +1,6 @@
 """Tool declarations as a Kimi server writes them into the prompt: TypeScript, or compact JSON.
 
-Belongs here: JSON Schema -> text. Does not belong here: where the text goes (`render`).
+Belongs here: JSON Schema -> text. Does not belong here: where the text goes (`chat`).
 Facts: tokenizers.md section 5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as
 TypeScript; a schema that it cannot express makes it fall back to JSON). `strict` is not rendered (prompt-side.md).
 """
