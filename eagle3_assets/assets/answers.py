@@ -15,16 +15,17 @@ import dagster as dg
 
 from eagle3_assets import gate, lineage
 from eagle3_assets import plan as planning
-from eagle3_assets.assets.stage import OWNERS, Every, described, stage
+from eagle3_assets.assets.stage import OWNERS, Every, described, partition_keys, stage
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect import routing as routes
 from eagle3_assets.collect.collector import Progress, ShardJob, ShardResult, collect
 from eagle3_assets.collect.ledger import Ledger
+from eagle3_assets.collect.recount import recount
 from eagle3_assets.errors import GateError
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.resources.openrouter import OpenRouterResource
-from eagle3_assets.store import Store, commit, read_json, require
+from eagle3_assets.store import Store, commit, read_committed
 
 LINE_EVERY_S, OBSERVATION_EVERY_S = 15.0, 60.0
 
@@ -50,7 +51,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         # no return annotation: Dagster takes Iterator there, and nothing for an async generator
         with stage(context, campaign) as store:
             names = [d.name for d in campaign.dataset if dg.AssetKey(["answers", d.name]) in context.selected_asset_keys]
-            results = await _collect(context, campaign, store, openrouter, names, list(context.partition_keys))
+            results = await _collect(context, campaign, store, openrouter, names, partition_keys(context))
             complete = {n for n in names if all(r.complete for r in results if r.dataset == n)}
             for name in sorted(complete):
                 yield dg.MaterializeResult(asset_key=dg.AssetKey(["answers", name]))
@@ -140,7 +141,7 @@ def _reporter(context: dg.AssetExecutionContext, names: list[str]) -> Any:
         }  # fmt: skip
         note = (
             f"{p.in_flight} in flight, {p.tokens_per_s:,.0f} tokens/s, {p.spent_usd:.4f} USD spent "
-            f"+ {p.reserved_usd:.4f} reserved of {p.limit_usd:.2f}, {p.retries_429} x 429"
+            f"+ {p.reserved_usd:.4f} reserved of {planning.usd_text(p.limit_usd)}, {p.retries_429} x 429"
         )
         publish(Step("answers", p.done, p.total, note, figures))
         if line.due():
@@ -173,17 +174,20 @@ def pilot_limit(campaign: Campaign, store: Store) -> float:
 
 def resolved_routing(campaign: Campaign, store: Store) -> routes.Routing:
     """The policy applied to the committed endpoints snapshot."""
-    require(store.endpoints, made_by="endpoints")
-    return routes.resolve(campaign, read_json(store.endpoints)["snapshot"])
+    return routes.resolve(campaign, read_committed(store.endpoints, made_by="endpoints")["snapshot"])
 
 
 @contextmanager
 def open_ledger(campaign: Campaign, store: Store, limit_usd: float) -> Iterator[Ledger]:
-    """The campaign's ledger: `limit_usd` for everything together, and the caps of the pilot and of single datasets."""
+    """The campaign's ledger: `limit_usd` for everything together, and the caps of the pilot and of single datasets.
+
+    A ledger that was lost is first counted again from every journal (`collect.recount`).
+    """
     caps = {"pilot": campaign.budget.pilot_usd}
     caps |= {d.name: cap for d in campaign.dataset if (cap := planning.dataset_cap(campaign, d)) is not None}
     ledger = Ledger(store.ledger, limit_usd=limit_usd, caps=caps)
     try:
+        recount(ledger, pilot=store.pilot_dir, pilot_figures=store.pilot, answers=store.root / "answers")
         yield ledger
     finally:
         ledger.close()

@@ -8,19 +8,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from eagle3_assets.collect.journal import load_json
+from eagle3_assets.collect.journal import TooDeep, load_json
+
+
+class NotACompletion(ValueError):
+    """Whole JSON, and still no completion: no half of something that a further request would bring whole."""
 
 
 def parse_completion(body: bytes, content_type: str) -> dict[str, Any]:
     """The body as a dict. A stream is merged; one that ends without a finish reason or an error counts as torn.
 
-    Keep-alive whitespace before the JSON is fine (contract 0.6). Raises ValueError when the body is not one whole completion.
+    Keep-alive whitespace before the JSON is fine (contract 0.6). Bytes that are not UTF-8 are read as U+FFFD: the answer around
+    them is whole and paid for, so it is kept once and not bought again; the bytes stay as received, and `exact`, which reads
+    them for itself, puts such a row aside. Raises ValueError when the body is not one whole completion, NotACompletion when it
+    is whole and something else.
     """
-    if content_type.startswith("text/event-stream") or body.lstrip()[:5] in (b"data:", b": OPE"):
+    if is_stream(body, content_type):
         return _merge_stream(body)
-    value = load_json(body)
+    return _load_object(body)
+
+
+def is_stream(body: bytes, content_type: str) -> bool:
+    return content_type.startswith("text/event-stream") or body.lstrip()[:5] in (b"data:", b": OPE")
+
+
+def _load_object(data: bytes) -> dict[str, Any]:
+    try:
+        try:
+            value = load_json(data)
+        except TooDeep:
+            raise
+        except ValueError:
+            if data.lstrip()[:1] not in (b"", b"{"):
+                raise NotACompletion("not JSON") from None
+            mended = data.decode("utf-8", "replace").encode()
+            if mended == data:
+                raise
+            value = load_json(mended)
+    except TooDeep as error:
+        raise NotACompletion(str(error)) from None
     if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
+        raise NotACompletion("not a JSON object")
     return value
 
 
@@ -35,9 +63,11 @@ def first_choice(completion: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def completion_tokens(completion: dict[str, Any]) -> int:
-    """Billed completion tokens; else the number of ids an engine or an import gives; else 0."""
+    """Billed completion tokens; else the number of ids an engine or an import gives; else 0. A count that no answer can have is
+    none.
+    """
     billed = as_dict(completion.get("usage")).get("completion_tokens")
-    if isinstance(billed, int):
+    if isinstance(billed, int) and not isinstance(billed, bool) and 0 <= billed < 2**31:
         return billed
     choice = first_choice(completion) or {}
     ids = choice.get("token_ids", choice.get("response_token_ids"))
@@ -78,9 +108,7 @@ def _merge_stream(body: bytes) -> dict[str, Any]:
         data = line.strip()
         if not data.startswith(b"data:") or data[5:].strip() == b"[DONE]":
             continue  # comments are keep-alives
-        chunk = load_json(data[5:])
-        if not isinstance(chunk, dict):
-            raise ValueError("a stream chunk is not a JSON object")
+        chunk = _load_object(data[5:])
         for name in ("id", "model", "provider", "usage", "error", "created", "prompt_token_ids"):
             if chunk.get(name) is not None:
                 out[name] = chunk[name]

@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 import aiohttp
 
 CONNECT_TIMEOUT_S = 30.0
+# A body beyond this, after decompression, is not read to its end. The longest answer that makes sense (a stream of 16,384 tokens
+# with 20 logprobs each) has about 32 MB. Of a body that is too large, its beginning is kept: it says who sent it.
+MOST_BODY_BYTES = 64 << 20
+KEPT_OF_OVERSIZED = 64 << 10
 _KEPT_HEADERS = ("content-type", "x-generation-id", "retry-after", "x-openrouter-cache-status")
 _KEPT_PREFIXES = ("x-ratelimit-",)
 
@@ -70,15 +74,41 @@ async def send(
         async with session.post(url, data=payload, headers=headers, allow_redirects=False, timeout=timeout) as response:
             out.status = response.status
             out.headers = _kept(response.headers)
-            chunks: list[bytes] = []
-            try:
-                async for chunk in response.content.iter_any():
-                    chunks.append(chunk)
-            finally:
-                out.body = b"".join(chunks)
+            await _receive(response, out)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         out.fault = next(name for kind, name in _FAULTS if isinstance(error, kind))
+    except Exception:  # whatever else the HTTP library makes of a server's bytes: the request may have been billed
+        out.fault = "broken_response"
     return out
+
+
+async def _receive(response: aiohttp.ClientResponse, out: Exchange) -> None:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MOST_BODY_BYTES:
+                out.fault = "oversized"
+                response.close()  # the rest is not waited for
+                return
+    finally:
+        body = b"".join(chunks)
+        out.body = body if out.fault is None else body[:KEPT_OF_OVERSIZED]
+
+
+async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """A body of a look-up. Raises aiohttp.ClientPayloadError when it is larger than `most` bytes."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > most:
+            response.close()
+            raise aiohttp.ClientPayloadError(f"more than {most} bytes")
+    return b"".join(chunks)
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:

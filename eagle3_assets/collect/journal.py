@@ -14,6 +14,7 @@ import base64
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -37,6 +38,7 @@ ANSWER_BYTES = 64 << 10  # room that an answer in flight must find on the disk w
 _PREFIX, _MIDDLE, _SUFFIX = b'{"crc":"', b'","record":', b"}\n"
 _CRC_HEX = 16
 _RECORD_AT = len(_PREFIX) + _CRC_HEX + len(_MIDDLE)
+_SEGMENT = re.compile(r"segment-(\d+)\.jsonl")
 _PLAIN_FIELDS = tuple(f.name for f in fields(WireAnswer) if f.name != "body")
 
 
@@ -49,6 +51,10 @@ def dump_json(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
 
 
+class TooDeep(ValueError):
+    """JSON nested deeper than anybody reads."""
+
+
 def load_json(data: bytes) -> Any:
     r"""Parse JSON; a lone surrogate escape (`"\ud83d"`, legal JSON that orjson refuses) is read too. Raises ValueError."""
     try:
@@ -57,7 +63,7 @@ def load_json(data: bytes) -> Any:
         try:
             return json.loads(data)
         except RecursionError:
-            raise ValueError("nested too deep") from None
+            raise TooDeep("nested too deep") from None
 
 
 def encode_line(answer: WireAnswer) -> bytes:
@@ -87,21 +93,38 @@ def decode_line(line: bytes) -> WireAnswer:
 
 # ---------------------------------------------------------------------------------------------------- reading
 def segments(folder: Path) -> list[Path]:
-    """Segment files of a journal in order (what a manifest lists)."""
-    return sorted(folder.glob("segment-*.jsonl"), key=lambda path: int(path.stem.split("-")[1]))
+    """Segment files of a journal in order (what a manifest lists). Raises StoreError for what only looks like one."""
+    found: list[tuple[int, Path]] = []
+    for path in folder.glob("segment-*.jsonl"):
+        named = _SEGMENT.fullmatch(path.name)
+        if named is None or not path.is_file():
+            what = "a folder" if path.is_dir() else "something else"
+            raise StoreError(
+                f"{path}: expected a journal segment (a file named segment-NNN.jsonl), found {what}; "
+                "move it out of the journal's folder and run again"
+            )
+        found.append((int(named[1]), path))
+    return [path for _, path in sorted(found)]
 
 
 def _scan(path: Path) -> Iterator[tuple[int, int, bytes, WireAnswer | None]]:
     """(line number, byte offset, line, answer or None when it is torn or damaged) of a segment."""
     offset = 0
-    with path.open("rb", buffering=1 << 20) as handle:
-        for number, line in enumerate(handle, 1):
-            try:
-                answer = decode_line(line)
-            except (ValueError, KeyError, TypeError):
-                answer = None
-            yield number, offset, line, answer
-            offset += len(line)
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            answer = decode_line(line)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            answer = None
+        yield number, offset, line, answer
+        offset += len(line)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb", buffering=1 << 20) as handle:
+            yield from handle
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); check the file and its disk, then run again") from None
 
 
 def _damage(path: Path, number: int, offset: int) -> StoreError:
@@ -155,9 +178,10 @@ class Journal:
     def open(cls, folder: Path, *, on_record: Callable[[WireAnswer], None] | None = None, what: str | None = None) -> Journal:
         """Own the journal in `folder` (`answers/<dataset>/<shard>`) and recover it; `on_record` sees every whole record once.
 
-        A torn tail (and nothing else) is cut off before anything can be appended; its bytes are kept beside the segment and a
-        line about it stands in `notes`. Raises LockedError naming the owner, StoreError naming file and line of damage in the
-        middle.
+        A torn tail is cut off before anything can be appended; its bytes are kept beside the segment and a line about it stands
+        in `notes`. Only a last line without its newline is torn: records are written newline last, so a damaged line that has
+        one was whole once, and paid for. Raises LockedError naming the owner, StoreError naming file and line of such damage,
+        wherever it stands.
         """
         lock = FileLock(folder / LOCK_NAME, what=what or f"answers/{folder.parent.name} shard {folder.name}")
         try:
@@ -175,19 +199,18 @@ class Journal:
     def _recover(self, on_record: Callable[[WireAnswer], None]) -> None:
         paths = segments(self.folder)
         for path in paths:
-            good_end, bad, newline = 0, None, True
+            good_end, torn, newline = 0, False, True
             for number, offset, line, answer in _scan(path):
-                if answer is None:
-                    bad = bad or (number, offset)
-                    continue
-                if bad is not None:
-                    raise _damage(path, *bad)
-                good_end, newline = offset + len(line), line.endswith(b"\n")
-                on_record(answer)
-            if bad is not None and path is not paths[-1]:
-                raise _damage(path, *bad)
+                newline = line.endswith(b"\n")
+                if answer is not None:
+                    good_end = offset + len(line)
+                    on_record(answer)
+                elif newline or path is not paths[-1]:
+                    raise _damage(path, number, offset)
+                else:
+                    torn = newline = True  # what is cut off leaves the record before it with its newline
             self._path, self._size = path, good_end
-            if bad is not None:
+            if torn:
                 self._cut(path, good_end)
         self._open_segment()
         if paths and not newline:  # the last record is whole, only its newline was lost

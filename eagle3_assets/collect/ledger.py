@@ -40,6 +40,26 @@ CREATE TABLE IF NOT EXISTS total (
   scope TEXT NOT NULL, state TEXT NOT NULL, pico INTEGER NOT NULL, PRIMARY KEY (scope, state)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owner (name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+_COLUMNS = {
+    "entry": ["request_id", "scope", "state", "pico", "owner", "at"],
+    "total": ["scope", "state", "pico"],
+    "owner": ["name"],
+}
+# Sums of entries that `total` does not hold, sums in `total` that entries do not have, amounts that are no amounts.
+_CONTRADICTIONS = """
+WITH found AS (SELECT scope, state, SUM(pico) AS pico FROM entry GROUP BY scope, state),
+     held AS (SELECT scope, state, pico FROM total)
+SELECT COUNT(*) FROM (
+  SELECT scope, state FROM (SELECT * FROM found WHERE pico != 0 EXCEPT SELECT * FROM held)
+  UNION ALL SELECT scope, state FROM (SELECT * FROM held WHERE pico != 0 EXCEPT SELECT * FROM found)
+  UNION ALL SELECT scope, state FROM entry WHERE typeof(pico) != 'integer' OR pico < 0)
+"""
+# Kept in the file's header (user_version). A file without it is new, was emptied, or is older than the mark: what the journals
+# say was paid must be in it before anything is spent (`recount.py`).
+WHOLE = 1
+# Primary result codes that speak of the content of the file: error (a table or column is missing), corrupt, not a database.
+_DAMAGE_CODES = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+REMEDY = "move it elsewhere with its -wal and -shm files, and run again: the money is then counted again from the journals"
 
 
 def to_pico(usd: float | Decimal | str) -> int:
@@ -82,15 +102,28 @@ class Operation:
     pico: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """What a journal record says of one request's money. `pico` is the cost, or its bound where the cost is not known."""
+
+    request_id: str
+    scope: str
+    pico: int
+    is_settled: bool
+
+
 def read_totals(path: Path) -> Totals:
     """Totals of a ledger that others may be writing, without writing anything. Raises StoreError."""
     for mode in ("mode=ro", "mode=ro&immutable=1"):  # the second where even the log's index file may not be made
         try:
             with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_S)) as db:
                 return _add_up(db.execute("SELECT scope, state, pico FROM total").fetchall())
-        except sqlite3.Error as error:
+        except (sqlite3.Error, TypeError) as error:
             reason = error
-    raise StoreError(f"{path}: cannot be read as a ledger ({reason}); restore it from a backup before anything more is spent")
+    raise StoreError(
+        f"{path}: cannot be read as a ledger ({reason}); restore it from a backup, or run `answers` or `pilot` again: they count "
+        "an empty ledger again from the journals before they spend, and say what to do with a damaged one"
+    )
 
 
 def _add_up(rows: Iterable[tuple[str, str, int]]) -> Totals:
@@ -112,6 +145,15 @@ class Ledger:
         self._caps = {scope: to_pico(usd) for scope, usd in self.caps.items()}
         self._guard = threading.Lock()
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._owner_fd = -1
+        try:
+            self._open()
+        except BaseException:
+            self._disown()
+            raise
+
+    def _open(self) -> None:
+        path = self.path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._owner_fd = os.open(self._owner_file(self._owner), os.O_RDWR | os.O_CREAT, 0o644)
@@ -124,8 +166,56 @@ class Ledger:
             self._db.execute("PRAGMA synchronous=FULL")  # a reservation must outlive a power loss: its request will be billed
             self._db.executescript(_SCHEMA)
             with self._transaction():
+                self._require_sound()
                 self._db.execute("INSERT INTO owner VALUES (?)", (self._owner,))
         self.sweep()
+
+    def _require_sound(self) -> None:
+        """Another program's tables, or sums that do not add up, are no ledger to spend by."""
+        for table, columns in _COLUMNS.items():
+            found = [row[1] for row in self._db.execute(f"PRAGMA table_info({table})")]
+            if found != columns:
+                raise StoreError(
+                    f"{self.path}: the ledger cannot be used (table {table}: expected columns {', '.join(columns)}, found "
+                    f"{', '.join(found)}); nothing more was spent; {REMEDY}"
+                )
+        if self._db.execute(_CONTRADICTIONS).fetchone()[0]:
+            raise StoreError(
+                f"{self.path}: the ledger cannot be used (its entries and its totals differ); nothing more was spent; {REMEDY}"
+            )
+
+    # ------------------------------------------------------------------------------------------------ after a loss
+    @property
+    def is_whole(self) -> bool:
+        """Whether every earlier payment is known to be in it."""
+        with self._guard, self._errors():
+            return bool(self._db.execute("PRAGMA user_version").fetchone()[0] == WHOLE)
+
+    def strangers(self) -> list[str]:
+        """Owner files of live processes that this ledger does not know: they spend by a ledger file that is gone."""
+        with self._guard, self._errors():
+            known = {name for (name,) in self._db.execute("SELECT name FROM owner")}
+        prefix = self._owner_file("").name
+        names = (path.name.removeprefix(prefix) for path in self.path.parent.glob(f"{prefix}*"))
+        return sorted(name for name in names if name not in known and self._is_alive(name))
+
+    def take_over(self, payments: Iterable[Payment]) -> int:
+        """Enter what is not entered yet, and mark the ledger whole; returns how many entries changed. What a live process has
+        reserved or settled meanwhile stays as it is.
+        """
+        changed = 0
+        with self._guard, self._errors(), self._transaction():
+            for p in payments:
+                row = self._db.execute("SELECT scope, state, pico FROM entry WHERE request_id = ?", (p.request_id,)).fetchone()
+                if row is None:
+                    self._put(p.request_id, p.scope, "settled" if p.is_settled else "ambiguous", p.pico)
+                elif p.is_settled and row[1] != "settled":
+                    self._one(Operation("settle", p.request_id, p.scope, p.pico))
+                else:
+                    continue
+                changed += 1
+            self._db.execute(f"PRAGMA user_version = {WHOLE}")
+        return changed
 
     # ------------------------------------------------------------------------------------------------ changes
     def apply(self, operations: Sequence[Operation]) -> list[str | None]:
@@ -206,8 +296,13 @@ class Ledger:
                     self._one(Operation("keep", request_id))
                 self._db.execute("DELETE FROM owner WHERE name = ?", (self._owner,))
             self._db.close()
-        self._owner_file(self._owner).unlink(missing_ok=True)
-        os.close(self._owner_fd)
+        self._disown()
+
+    def _disown(self) -> None:
+        if self._owner_fd >= 0:
+            self._owner_file(self._owner).unlink(missing_ok=True)
+            os.close(self._owner_fd)
+            self._owner_fd = -1
 
     def __enter__(self) -> Ledger:
         return self
@@ -275,10 +370,9 @@ class Ledger:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(
-                f"{self.path}: the ledger cannot be used ({error}); nothing more was spent; "
-                "free disk space or restore the file and run again"
-            ) from None
+            damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE_CODES
+            remedy = REMEDY if damaged else "free disk space or restore the file and run again"
+            raise StoreError(f"{self.path}: the ledger cannot be used ({error}); nothing more was spent; {remedy}") from None
 
     def _owner_file(self, owner: str) -> Path:
         return self.path.with_name(f"{self.path.name}.owner-{owner}")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.collect.completion import as_dict
+from eagle3_assets.collect.exchange import read_at_most
 from eagle3_assets.collect.journal import dump_json, load_json
-from eagle3_assets.collect.routing import Routing
+from eagle3_assets.collect.routing import PER_MILLION, Routing
 from eagle3_assets.errors import WireError
 from eagle3_assets.prompts.prompt import Prompt
 
@@ -26,6 +29,8 @@ URL_VARIABLE = "OPENROUTER_BASE_URL"
 # A prompt has no more tokens than its JSON has bytes (a byte-level vocabulary: every token is at least one byte; keys, quotes and
 # braces outweigh the markers). What a server may add by itself (a default system line, the thinking stub) is below this.
 SERVER_TOKENS = 256
+LOOK_UP_BYTES = 1 << 20  # far more than a look-up has to say
+HIDDEN = b"[key hidden]"
 # Message fields that are sent. `name` is left out: it would be rendered as a prefix of the content (contract 1.1).
 _MESSAGE_FIELDS = ("role", "content", "reasoning", "reasoning_details", "tool_calls", "tool_call_id")
 
@@ -35,7 +40,7 @@ class ApiKey:
     only.
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("_escaped", "_value")
 
     def __init__(self, value: str) -> None:
         value = value.strip()
@@ -44,6 +49,8 @@ class ApiKey:
                 "the API key is empty or holds characters that no key has; set it again without quotes or line breaks"
             )
         self._value = value
+        # Every character as itself or as a JSON escape, which a string inside a string (tool arguments) escapes again.
+        self._escaped = re.compile("".join(_spellings(character) for character in value).encode())
 
     @classmethod
     def from_environment(cls) -> ApiKey:
@@ -62,12 +69,16 @@ class ApiKey:
         return self._value
 
     def hide_in(self, data: bytes) -> bytes:
-        """`data` with the key blotted out, for bodies of refusals: some servers echo what they refuse."""
+        """`data` with the key blotted out, JSON-escaped or not: some servers echo what they refuse, and some lie."""
         secret = self._value.encode()
-        return data.replace(secret, b"[key hidden]") if secret in data else data
+        if secret in data:
+            data = data.replace(secret, HIDDEN)
+        # The pattern is slow, and most bodies hold no such escape.
+        may_hold = b"\\u00" in data or (b"\\" in data and any(c in secret for c in b'/"\\'))
+        return self._escaped.sub(HIDDEN, data) if may_hold else data
 
     def hide_in_text(self, text: str) -> str:
-        return text.replace(self._value, "[key hidden]")
+        return self.hide_in(text.encode("utf-8", "backslashreplace")).decode()
 
     def __repr__(self) -> str:
         return "ApiKey(hidden)"
@@ -79,6 +90,12 @@ class ApiKey:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an ApiKey is never written anywhere")
+
+
+def _spellings(character: str) -> str:
+    """A pattern for one character of a key in JSON. The number of backslashes is bounded: so is the time of the search."""
+    short = rf"\\{{1,8}}{re.escape(character)}|" if character in '/"\\' else ""
+    return rf"(?:{re.escape(character)}|{short}\\{{1,8}}u00(?i:{ord(character):02x}))"
 
 
 def allowed_base_url(campaign: Campaign) -> str:
@@ -165,6 +182,19 @@ def most_it_can_cost(request: dict[str, Any], routing: Routing) -> float:
     )
 
 
+def most_it_could_cost(request: dict[str, Any]) -> float:
+    """The same bound for a request that was sent earlier, from the `provider.max_price` that it carried (USD per million tokens,
+    `request` in USD). Raises ValueError when it carried none.
+    """
+    prices = as_dict(as_dict(request.get("provider")).get("max_price"))
+    try:
+        prompt, completion = (float(prices[name]) / PER_MILLION for name in ("prompt", "completion"))
+        bound = Routing((), (), {}, prompt, completion, float(prices.get("request", 0.0)))
+        return most_it_can_cost(request, bound)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a request without {error}") from None
+
+
 # ---------------------------------------------------------------------------------------------------- look-ups
 async def check_key(session: aiohttp.ClientSession, base_url: str, key: ApiKey, *, timeout_s: float = 30.0) -> dict[str, Any]:
     """GET /key: limit, usage, limit_remaining … of the key (contract 1.5). Raises WireError when it is refused or unreachable."""
@@ -188,7 +218,7 @@ async def look_up_cost(
 ) -> float | None:
     """`total_cost` in USD that /generation reports for a lost answer, or None while it is not known (contract 1.6)."""
     status, value = await _get(session, f"{base_url}/generation", key, timeout_s, params={"id": generation_id})
-    cost = (value.get("data") or {}).get("total_cost") if status == 200 else None
+    cost = as_dict(value.get("data")).get("total_cost") if status == 200 else None
     return float(cost) if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6 else None
 
 
@@ -200,7 +230,7 @@ async def _get(
     headers = {"Authorization": f"Bearer {key.reveal()}"}
     try:
         async with session.get(url, params=params, headers=headers, allow_redirects=False, timeout=timeout) as response:
-            status, body = response.status, await response.read()
+            status, body = response.status, await read_at_most(response, LOOK_UP_BYTES)
     except (aiohttp.ClientError, TimeoutError, OSError):
         return 0, {}
     try:

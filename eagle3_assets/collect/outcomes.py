@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3_assets.collect.completion import as_dict, first_choice, parse_completion, reasoning_text
+from eagle3_assets.collect.completion import NotACompletion, as_dict, first_choice, parse_completion, reasoning_text
 from eagle3_assets.collect.exchange import Exchange
 from eagle3_assets.collect.wire_answer import Outcome, RetryClass, WireAnswer
 from eagle3_assets.prompts.prompt import Prompt
@@ -48,6 +48,11 @@ TABLE: dict[str, Handling] = {
     "cancelled": Handling("ambiguous", "transient", "unknown", "retry"),  # a dropped non-streamed request is billed in full (2.5)
     "html": Handling("ambiguous", "transient", "unknown", "retry"),  # an edge answered for a server that may have done the work
     "no_choices": Handling("ambiguous", "transient", "unknown", "retry"),
+    # Whole for HTTP, perhaps billed, and of no use. The class `content` bounds them by `collect.attempts` over all runs together:
+    # a server that does this to a prompt every time is not paid for it every time somebody runs again.
+    "oversized": Handling("ambiguous", "content", "unknown", "retry", systematic=True),  # exchange.MOST_BODY_BYTES
+    "unreadable": Handling("ambiguous", "content", "unknown", "retry", systematic=True),  # whole JSON that is no completion
+    "key_echoed": Handling("failed", "content", "billed", "retry", systematic=True),  # the key was hidden: not the bytes received
     # statuses
     "bad_request": Handling("failed", "permanent", "free", "give_up", systematic=True),
     "too_large": Handling("failed", "permanent", "free", "give_up"),
@@ -122,8 +127,10 @@ def classify(
     is_eligible: Callable[[str | None], bool] = lambda provider: True,
 ) -> Finding:
     """Judge an exchange. The two predicates verify `model` and `provider` of the body."""
-    completion = _whole_completion(exchange)
+    completion, no_completion = _whole_completion(exchange)
     reason = exchange.fault or _reason_of_answer(exchange, completion)
+    if reason == "truncated" and exchange.fault is None and no_completion:
+        reason = "unreadable"
     if reason == "finished" and completion is not None:
         if not is_asked_model(completion.get("model")):
             reason = "wrong_model"
@@ -177,17 +184,18 @@ def to_answer(
     )
 
 
-def _whole_completion(exchange: Exchange) -> dict[str, Any] | None:
+def _whole_completion(exchange: Exchange) -> tuple[dict[str, Any] | None, bool]:
+    """The body, or None; and whether it is something whole that is no completion."""
     try:
-        return parse_completion(exchange.body, exchange.headers.get("content-type", ""))
-    except ValueError:
-        return None
+        return parse_completion(exchange.body, exchange.headers.get("content-type", "")), False
+    except ValueError as error:
+        return None, isinstance(error, NotACompletion)
 
 
 def _reason_of_answer(exchange: Exchange, completion: dict[str, Any] | None) -> str:
     status = exchange.status
     error = (completion or {}).get("error")
-    if status == 200 and not error:
+    if 200 <= status < 300 and not error:  # a 201 or 206 with a whole answer is an answer, and paid for
         return _reason_of_success(exchange, completion)
     if 300 <= status < 400:
         return "redirected"
@@ -199,7 +207,7 @@ def _reason_of_answer(exchange: Exchange, completion: dict[str, Any] | None) -> 
 
 def _reason_of_error(status: int, error: dict[str, Any]) -> str:
     metadata = as_dict(error.get("metadata"))
-    code = status if status != 200 else _number(error.get("code")) or _number(error.get("http_status")) or 0
+    code = status if not 200 <= status < 300 else _number(error.get("code")) or _number(error.get("http_status")) or 0
     for value in (metadata.get("reason"), metadata.get("limit_source")) if code in (402, 403) else ():
         if isinstance(value, str) and value in _LIMIT:
             return _LIMIT[value]
@@ -245,7 +253,7 @@ def _retry_after(exchange: Exchange, completion: dict[str, Any] | None) -> float
         value = as_dict(as_dict((completion or {}).get("error")).get("availability")).get("retry_after")
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         try:
             seconds = email.utils.parsedate_to_datetime(str(value)).timestamp() - time.time()
         except (TypeError, ValueError, OverflowError):
@@ -264,4 +272,6 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else None
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 9:
+        return int(value)
+    return value if isinstance(value, int) else None

@@ -145,7 +145,7 @@ class ShardWork:
     def _turns_from(self, prompt: Prompt) -> Iterator[Prompt]:
         yield prompt
         while prompt.follow_ups and self.job.dataset.turns == "chain":
-            following = next_turn(prompt, self._messages[prompt.key])
+            following = _next_turn(prompt, self._messages[prompt.key])
             if following is None:  # the model's own answer leaves nothing to go on with
                 return
             prompt = following
@@ -208,6 +208,16 @@ class ShardWork:
             complete=self.job.closed or missing == 0,
             reasons=dict(+reasons),
         )
+
+
+def _next_turn(prompt: Prompt, message: dict[str, Any]) -> Prompt | None:
+    """The next turn on a message in which a server may have put anything. One of an impossible shape ends its chain: the answer
+    is paid for and in the journal, so an error here would meet every later run, too.
+    """
+    try:
+        return next_turn(prompt, message)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _n_turns(job: ShardJob, prompt: Prompt) -> int:

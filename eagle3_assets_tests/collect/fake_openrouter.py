@@ -39,7 +39,9 @@ class FakeOpenRouter:
 
     def __init__(self, snapshot: dict[str, Any] | None = None) -> None:
         self.snapshot = snapshot or a_snapshot()
+        self.listing: bytes | None = None  # what the endpoints route says instead
         self.scripts: dict[str, list[str]] = {}
+        self.raw: dict[str, tuple[int, bytes, dict[str, str]]] = {}  # behaviours of one test: status, body, headers
         self.default = "ok"
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -50,6 +52,7 @@ class FakeOpenRouter:
         self.full = asyncio.Event()
         self.arrived = asyncio.Condition()
         self.generations: dict[str, float] = {}  # id -> total_cost, as /generation knows it
+        self.generation_body: bytes | None = None  # what /generation says to everything
         self.spent = 0.0  # what was really billed
         self._numbers = itertools.count(1)
 
@@ -79,6 +82,8 @@ class FakeOpenRouter:
             await self.arrived.wait_for(so_far)
 
     async def endpoints(self, request: web.Request) -> web.Response:
+        if self.listing is not None:
+            return web.Response(body=self.listing, content_type="application/json")
         return web.json_response(self.snapshot)
 
     async def key(self, request: web.Request) -> web.Response:
@@ -87,6 +92,8 @@ class FakeOpenRouter:
         return web.json_response({"data": {"label": "test", "limit": 10.0, "limit_remaining": 9.0, "usage": 1.0}})
 
     async def generation(self, request: web.Request) -> web.Response:
+        if self.generation_body is not None:
+            return web.Response(body=self.generation_body, content_type="application/json")
         cost = self.generations.get(request.query["id"])
         if cost is None:
             return web.json_response(error(404), status=404)
@@ -123,6 +130,10 @@ class FakeOpenRouter:
 
     async def behave(self, request: web.Request, how: str) -> web.StreamResponse:
         number = next(self._numbers)
+        if how in self.raw:
+            status, sent, headers = self.raw[how]
+            self.spent += COST
+            return web.Response(status=status, body=sent, headers={"Content-Type": "application/json", **headers})
         if how in _STATUSES:
             status, body, headers = _STATUSES[how]
             return web.json_response(body, status=status, headers=headers)

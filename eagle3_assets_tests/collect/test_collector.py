@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import collector, journal
+from eagle3_assets.collect import collector, filing, journal
 from eagle3_assets.collect.collector import Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.journal import Journal
 from eagle3_assets.collect.ledger import Ledger
@@ -488,7 +488,7 @@ def test_no_request_is_sent_that_the_disk_could_not_hold(tmp_path: Path, monkeyp
             real(folder, in_flight)
 
         monkeypatch.setattr(journal, "ANSWER_BYTES", 1 << 60)
-        monkeypatch.setattr(collector, "require_room", look)
+        monkeypatch.setattr(filing, "require_room", look)
         with pytest.raises(StoreError, match="answers in flight may need"):
             await task
         assert len(server.requests) == 16 == len(d.answers())
@@ -618,7 +618,7 @@ def test_the_default_pace_bounds_an_absurd_retry_after() -> None:
 
 def test_an_answer_dearer_than_max_price_allows_ends_the_run_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation bounds spending only while no server bills more than max_price: the first that does is the last."""
-    monkeypatch.setattr("eagle3_assets.collect.collector.most_it_can_cost", lambda request, routing: COST / 2)
+    monkeypatch.setattr("eagle3_assets.collect.bills.most_it_can_cost", lambda request, routing: COST / 2)
 
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         with pytest.raises(BudgetStop, match="more than max_price allows; nothing more is sent"):

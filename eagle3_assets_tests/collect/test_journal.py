@@ -138,6 +138,58 @@ def test_damage_in_the_middle_is_an_error_that_names_file_and_line(tmp_path: Pat
     assert segment.read_bytes() != data and len(segment.read_bytes()) == len(data)  # nothing was cut
 
 
+@pytest.mark.parametrize("harm", ["its last record", "its last two records", "its only record"])
+def test_a_damaged_record_that_was_whole_is_never_cut_off_as_a_torn_tail(tmp_path: Path, harm: str) -> None:
+    """A torn tail has no newline. A whole line that does not fit its checksum was paid for: cutting it off buys it again."""
+    folder = tmp_path / "b3" / "07"
+    count, harmed = {"its last record": (3, 1), "its last two records": (3, 2), "its only record": (1, 1)}[harm]
+    segment = write(folder, *(an_answer(n, b'{"text":"hello"}') for n in range(count)))
+    lines = segment.read_bytes().splitlines(keepends=True)
+    damaged = b"".join(line.replace(b"hello", b"jello") if n >= count - harmed else line for n, line in enumerate(lines))
+    segment.write_bytes(damaged)
+    line = count - harmed + 1
+    with pytest.raises(
+        StoreError, match=rf"segment-000\.jsonl line {line}: .* found damage at byte \d+; restore .* or delete"
+    ) as caught:
+        Journal.open(folder)
+    assert "\n" not in str(caught.value) and segment.read_bytes() == damaged and not list(folder.glob("torn-*"))
+    segment.write_bytes(damaged + b'{"crc":"torn')  # a torn tail behind it changes nothing
+    with pytest.raises(StoreError, match=rf"line {line}:"):
+        Journal.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("segment-001.jsonl", "found a folder"),
+        ("segment-old.jsonl", "named segment-NNN.jsonl"),
+        ("segment-000.jsonl", "found a folder"),
+    ],
+)
+def test_a_folder_or_a_stranger_in_the_place_of_a_segment_is_one_line(tmp_path: Path, name: str, words: str) -> None:
+    folder = tmp_path / "b3" / "07"
+    if name != "segment-000.jsonl":
+        write(folder, an_answer(1))
+    (folder / name).mkdir(parents=True)
+    for attempt in (lambda: list(journal.read(folder)), lambda: Journal.open(folder)):
+        with pytest.raises(StoreError, match=rf"{name}: expected a journal segment .*{words}.*; move it") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_segment_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "b3" / "07"
+    write(folder, an_answer(1))
+
+    def refuse(path: Path, *args: Any, **more: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for attempt in (lambda: list(journal.read(folder)), lambda: Journal.open(folder)):
+        with pytest.raises(StoreError, match=r"segment-000\.jsonl: cannot be read .Input/output error."):
+            attempt()
+
+
 def test_a_torn_segment_before_the_last_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
     folder = tmp_path / "b3" / "07"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.collect.ledger import PICO, Ledger, Operation, to_pico
+from eagle3_assets.collect.ledger import PICO, Ledger, Operation, read_totals, to_pico
 from eagle3_assets.errors import StoreError
 
 from .samples import an_answer
@@ -167,7 +169,79 @@ def test_a_lost_ledger_learns_from_the_journal_what_was_spent(tmp_path: Path) ->
         assert not ledger.reserve("x", "b3", 0.21)
 
 
-def test_a_damaged_ledger_is_one_readable_line(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite").write_bytes(b"this is not a database, it is a sentence" * 100)
+REMEDY = "move it elsewhere with its -wal and -shm files, and run again: the money is then counted again from the journals"
+
+
+def damaged(path: Path, how: str) -> None:
+    if how == "a sentence":
+        return void(path.write_bytes(b"this is not a database, it is a sentence" * 100))
+    if how != "another program's":
+        with Ledger(path, 1.0) as ledger:
+            ledger.apply([Operation("settle", f"r{n}", "b3", PICO // 1000) for n in range(400)])
+    if how == "half of it":
+        data = path.read_bytes()
+        return void(path.write_bytes(data[: len(data) // 2]))
+    if how == "noise inside":
+        data = bytearray(path.read_bytes())
+        data[4096:20480] = b"\xa5" * 16384
+        return void(path.write_bytes(data))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript(
+            {
+                "another program's": "CREATE TABLE entry (id TEXT, note TEXT); CREATE TABLE total (a)",
+                "a column short": "DROP TABLE total; CREATE TABLE total (scope TEXT, state TEXT)",
+                "a column more": "ALTER TABLE total ADD COLUMN note TEXT DEFAULT 'x'",
+                "no totals": "DELETE FROM total",
+                "other totals": "UPDATE total SET pico = pico - 1",
+                "no entries": "DELETE FROM entry",
+                "words for money": "UPDATE entry SET pico = 'much' WHERE request_id = 'r7'",
+                "money back": "UPDATE entry SET pico = -pico; UPDATE total SET pico = -pico",
+            }[how]
+        )
+
+
+def void(_: object) -> None: ...
+
+
+DAMAGE = [
+    "a sentence", "half of it", "noise inside", "another program's", "a column short", "a column more", "no totals",
+    "other totals", "no entries", "words for money", "money back",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_ledger_is_one_readable_line_that_says_what_to_do(tmp_path: Path, how: str) -> None:
+    damaged(tmp_path / "ledger.sqlite", how)
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: the ledger cannot be used \(.*\); nothing more was spent; ") as caught:
+        open_ledger(tmp_path)
+    assert str(caught.value).endswith(REMEDY) and "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*.owner-*"))  # the refused process owns nothing
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.rename(file.with_name("aside-" + file.name))
+    open_ledger(tmp_path).close()  # the remedy works
+
+
+@pytest.mark.parametrize("how", ["a sentence", "half of it", "another program's", "words in totals", "empty", "a folder"])
+def test_totals_of_a_damaged_ledger_are_one_readable_line(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    if how == "empty":
+        path.touch()
+    elif how == "a folder":
+        path.mkdir()
+    elif how == "words in totals":
+        damaged(path, "a column short")
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.executescript(
+                "DROP TABLE total; CREATE TABLE total (scope, state, pico); INSERT INTO total VALUES (1, 'settled', 'x')"
+            )
+    else:
+        damaged(path, how)
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: cannot be read as a ledger") as caught:
+        read_totals(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_in_the_place_of_the_ledger_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").mkdir()
     with pytest.raises(StoreError, match=r"ledger\.sqlite: the ledger cannot be used"):
         open_ledger(tmp_path)

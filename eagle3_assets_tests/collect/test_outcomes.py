@@ -91,8 +91,8 @@ def test_each_body_of_a_200_has_its_row(name: str) -> None:
         (b"\n         \n", "truncated"),
         (b'{"choices":[{"fini', "truncated"),
         (b"<html>", "html"),
-        (b"[]", "truncated"),
-        (b"null", "truncated"),
+        (b"[]", "unreadable"),
+        (b"null", "unreadable"),
         (b"\n         \n" + json.dumps(completion(1)).encode(), "finished"),
         (json.dumps(completion(1)).replace(" Oi 1!", "\\ud83d").encode(), "finished"),
     ],
@@ -132,6 +132,16 @@ def test_retry_after_is_read_as_seconds_or_date(value: str, seconds: float | Non
     value = formatdate(time.time() + 30, usegmt=True) if value == "a date in 30 s" else value
     found = classify(exchange(_STATUSES["429"][1], 429, retry_after=value)).retry_after_s
     assert found == (seconds if seconds is None else pytest.approx(seconds, abs=2))
+
+
+@pytest.mark.parametrize("code", ["\u00b2", "9" * 5000, "\u0664\u0662\u0669", None, [429], 1.5, 10**400])
+def test_a_code_that_is_no_number_is_no_code(code: Any) -> None:
+    assert classify(exchange({"error": {"code": code, "message": "x"}})).reason == "server_error"
+    assert classify(exchange({"error": {"code": "429", "message": "x"}})).reason == "rate_limited"
+
+
+def test_a_delay_beyond_all_numbers_is_none() -> None:
+    assert classify(exchange({"error": {"availability": {"retry_after": 10**400}}}, 429)).retry_after_s is None
 
 
 def test_retry_after_may_stand_in_the_body() -> None:

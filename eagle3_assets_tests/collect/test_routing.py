@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
+import re
 from typing import Any
 
 import aiohttp
@@ -41,6 +44,131 @@ def test_a_refused_endpoint_says_why(changes: dict[str, Any], reason: str) -> No
     ((_, why),) = resolved.refused
     assert reason in why
     assert resolved.provider_object["only"] == ["good"]
+
+
+PRICE = {"prompt": "0.00000044", "completion": "0.000002"}
+MALFORMED: list[tuple[Any, str]] = [
+    (None, "expected an object, found None"),
+    ("chutes", "expected an object, found 'chutes'"),
+    ([1], r"expected an object, found \[1\]"),
+    ({}, "tag, provider_name: expected a name, found neither"),
+    (an_endpoint(tag=["a"]), r"tag: expected a name, found \['a'\]"),
+    (an_endpoint(tag="bad\nname"), r"tag: expected a name, found 'bad\\nname'"),
+    (an_endpoint(provider_name=7), "provider_name: expected a name, found 7"),
+    (an_endpoint(quantization=["int4"]), "quantization: expected a name or null"),
+    (an_endpoint(status="ok"), "status: expected a whole number or null, found 'ok'"),
+    (an_endpoint(status=[0]), "status: expected a whole number"),
+    (an_endpoint(status=True), "status: expected a whole number"),
+    (an_endpoint(status=float("nan")), "status: expected a whole number or null, found nan"),
+    (an_endpoint(status=10**400), "status: expected a whole number"),
+    (an_endpoint(uptime_last_30m="99"), "uptime_last_30m: expected a number or null, found '99'"),
+    (an_endpoint(uptime_last_30m={}), "uptime_last_30m: expected a number"),
+    (an_endpoint(uptime_last_30m=float("nan")), "uptime_last_30m: expected a number"),
+    (an_endpoint(context_length="long"), "context_length: expected a whole number"),
+    (an_endpoint(max_completion_tokens=[1000]), "max_completion_tokens: expected a whole number"),
+    (an_endpoint(max_completion_tokens=1.5), "max_completion_tokens: expected a whole number or null, found 1.5"),
+    (an_endpoint(supported_parameters=3), "supported_parameters: expected a list of names, found 3"),
+    (an_endpoint(supported_parameters={"top_p": 1}), "supported_parameters: expected a list of names"),
+    (an_endpoint(supported_parameters=[["top_p"]]), "supported_parameters: expected a list of names"),
+    (an_endpoint(pricing=None), "pricing: expected an object, found None"),
+    (an_endpoint(pricing=["0.1"]), "pricing: expected an object"),
+    (an_endpoint(pricing={**PRICE, "prompt": "abc"}), "pricing.prompt: expected USD, at least 0 and below 1, found 'abc'"),
+    (an_endpoint(pricing={**PRICE, "completion": "NaN"}), "pricing.completion: .*found 'NaN'"),
+    (an_endpoint(pricing={**PRICE, "completion": float("nan")}), "pricing.completion: .*found nan"),
+    (an_endpoint(pricing={**PRICE, "completion": "Infinity"}), "pricing.completion: .*found 'Infinity'"),
+    (an_endpoint(pricing={**PRICE, "completion": [1]}), r"pricing.completion: .*found \[1\]"),
+    (an_endpoint(pricing={**PRICE, "completion": True}), "pricing.completion: .*found True"),
+    (an_endpoint(pricing={**PRICE, "prompt": "1e999999"}), "pricing.prompt: .*below 1, found"),
+    (an_endpoint(pricing={**PRICE, "request": "x"}), "pricing.request: .*below 1000, found 'x'"),
+    (an_endpoint(pricing={"prompt": "0.0000001"}), "pricing.completion: is missing"),
+    (an_endpoint(pricing={**PRICE, "overrides": 5}), r"pricing.overrides\[0\]: expected an object, found 5"),
+    (an_endpoint(pricing={**PRICE, "overrides": [{"pricing": 5}]}), r"pricing.overrides\[0\]: expected an object"),
+    (an_endpoint(pricing={**PRICE, "overrides": [{"prompt": "y"}]}), r"pricing.overrides\[0\].prompt: .*found 'y'"),
+]
+
+
+@pytest.mark.parametrize(("raw", "reason"), MALFORMED, ids=[reason for _, reason in MALFORMED])
+def test_an_endpoint_that_cannot_be_read_is_refused_by_field_and_the_others_go_on(raw: Any, reason: str) -> None:
+    resolved = routing.resolve(a_campaign(), {"data": {"endpoints": [raw, an_endpoint("Good", "good")]}})
+    assert [e.tag for e in resolved.eligible] == ["good"]
+    ((endpoint, why),) = resolved.refused
+    assert re.search(reason, why) and "\n" not in why + endpoint.tag
+    json.dumps([dataclasses.asdict(e) for e, _ in resolved.refused], allow_nan=False)  # endpoints.json shows it
+
+
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([*an_endpoint(), "overrides", "prompt", "completion", "request"]), anything), max_size=3)
+)
+def test_nothing_in_a_listing_is_a_fault_of_ours(changes: list[tuple[str, Any]]) -> None:
+    raw = an_endpoint()
+    for name, value in changes:
+        if name in ("overrides", "prompt", "completion", "request"):
+            if isinstance(raw["pricing"], dict):
+                raw["pricing"][name] = value
+        else:
+            raw[name] = value
+    resolved = routing.resolve(a_campaign(routing={"min_uptime": 90.0}), {"data": {"endpoints": [raw]}})
+    assert len(resolved.eligible) + len(resolved.refused) == 1
+    json.dumps(resolved.provider_object, allow_nan=False)
+
+
+@pytest.mark.parametrize("snapshot", [None, [], {"data": None}, {"data": [1]}, {"data": {"endpoints": {"a": 1}}}, {"data": {}}])
+def test_a_snapshot_without_a_list_of_endpoints_is_one_line(snapshot: Any) -> None:
+    with pytest.raises(WireError, match=r"data\.endpoints of the endpoints snapshot: expected a list, found"):
+        routing.resolve(a_campaign(), snapshot)
+
+
+def test_of_endpoints_with_one_tag_equal_twins_count_once_and_different_ones_not_at_all() -> None:
+    twins = routing.resolve(a_campaign(), a_snapshot(an_endpoint(), an_endpoint(), an_endpoint("Good", "good")))
+    assert [e.tag for e in twins.eligible] == ["chutes/int4", "good"]
+    assert [why for _, why in twins.refused] == ["tag chutes/int4 is listed 2 times; the first is taken"]
+    assert twins.provider_object["only"] == ["chutes/int4", "good"]
+    dear = an_endpoint(tag="CHUTES/int4", pricing={"prompt": "0.000001", "completion": "0.000003"})
+    different = routing.resolve(a_campaign(), a_snapshot(an_endpoint(), dear, an_endpoint("Good", "good")))
+    assert [e.tag for e in different.eligible] == ["good"]
+    assert all("is listed 2 times, with different facts" in why for _, why in different.refused)
+
+
+@pytest.mark.parametrize(
+    ("body", "eligible"),
+    [
+        (b'{"data":{"endpoints":[NaN,{"status":1e999}]}}', 0),
+        (b'{"data":{"endpoints":[{"provider_name":"A","tag":"a","quantization":"int4","x":"\\ud83d","status":Infinity}]}}', 0),
+        (b'{"data":{"endpoints":3}}', None),
+        (b'{"data":{"endpoints":[' + b"9" * 5000 + b"]}}", None),
+        (b"[" * 100_000, None),
+        (b"\xff\xfe", None),
+        (b" " * (20 << 20), None),
+    ],
+)
+def test_whatever_the_endpoints_route_says_is_a_snapshot_that_can_be_written_or_one_line(
+    body: bytes, eligible: int | None
+) -> None:
+    async def run() -> None:
+        async with FakeOpenRouter() as server, aiohttp.ClientSession() as session:
+            server.listing = body
+            if eligible is None:
+                with pytest.raises(WireError, match=r"endpoints: (expected HTTP 200 with a list in data.endpoints|cannot be)"):
+                    await routing.fetch_endpoints(session, server.base_url, MODEL)
+                return
+            snapshot = await routing.fetch_endpoints(session, server.base_url, MODEL)
+            json.dumps(snapshot, allow_nan=False, ensure_ascii=False).encode()
+            assert len(routing.resolve(a_campaign(), snapshot).eligible) == eligible
+
+    asyncio.run(run())
+
+
+def test_a_request_fee_is_bounded_by_what_is_sent() -> None:
+    resolved = routing.resolve(a_campaign(), a_snapshot(an_endpoint(pricing={**PRICE, "request": "0.001"})))
+    assert resolved.provider_object["max_price"]["request"] == 0.001
+    assert "request" not in routing.resolve(a_campaign(), a_snapshot()).provider_object["max_price"]
 
 
 def test_what_is_not_known_does_not_refuse() -> None:
