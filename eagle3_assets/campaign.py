@@ -46,6 +46,14 @@ class CampaignTable(_Table):
     seed: int = 0
     data_collection: Literal["deny", "allow"] = "deny"
 
+    @field_validator("name")
+    @classmethod
+    def _has_a_folder_of_its_own(cls, value: str) -> str:
+        # the data root holds one folder a campaign, and these (dagster-NAME is what `assets/stage.py` suggests)
+        if value in ("dagster", "tokenizers", "standin_serve") or value.startswith("dagster-"):
+            raise ValueError("is the name of a folder that the data root uses for something else; give the campaign another name")
+        return value
+
 
 class Target(_Table):
     """`[target]`: the model whose answers and hidden states are wanted."""

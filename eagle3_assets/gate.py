@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eagle3_assets import lineage
+from eagle3_assets import plan as planning
 from eagle3_assets import store as st
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.collect import journal
@@ -115,7 +116,7 @@ def _pilot(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[V
 
 def _plan(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     usd = read_json(store.plan)["usd"]
-    message = f"{usd['expected']:.4f} USD expected + {usd['pilot_spent']:.4f} on the pilot, of {usd['budget']:.2f}"
+    message = f"{usd['expected']:.4f} USD expected + {usd['pilot_spent']:.4f} on the pilot, of {planning.usd_text(usd['budget'])}"
     return [verdict("plan", "fits_budget", usd["fits"], message, numbers=usd)]
 
 
@@ -124,7 +125,7 @@ def _answers(campaign: Campaign, store: Store, dataset: str, shard: str) -> list
 
     eligible: list[str] = []
     if campaign.dataset_named(dataset).backend == "openrouter":
-        eligible = [e["provider_name"] for e in read_json(store.endpoints)["eligible"]]
+        eligible = [e["provider_name"] for e in st.read_committed(store.endpoints, made_by="endpoints")["eligible"]]
     return invariants.judge_answers(
         committed(campaign, store, "answers", dataset, shard).numbers,
         list(journal.read(store.answers(dataset, shard))),

@@ -6,7 +6,6 @@ Does not belong here: spending (`collect/ledger.py`), printing (`cli/plan.py`), 
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.errors import GateError
+from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.store import Store, read_json, write_json
 
 CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (research note tokenizers.md, section 2)
@@ -114,6 +113,11 @@ def dataset_cap(campaign: Campaign, dataset: Dataset) -> float | None:
     return dataset.usd if dataset.usd is not None else campaign.budget.dataset_usd
 
 
+def usd_text(usd: float) -> str:
+    """An amount for people: two decimals, or as many as it takes to say it truly (a limit of 0.035 is not 0.04)."""
+    return f"{usd:,.2f}" if abs(usd - round(usd, 2)) < 1e-9 else f"{usd:,.6f}".rstrip("0")
+
+
 def free_bytes(folder: Path) -> int:
     """Free bytes of the disk that holds `folder` (or its nearest existing parent)."""
     while not folder.exists():
@@ -156,7 +160,7 @@ def approved_usd(campaign: Campaign, store: Store) -> float:
     how = "look at `eagle3 plan`, then run `eagle3 plan --approve USD`"
     if not store.approval.exists():
         raise GateError(f"{store.approval}: nothing is approved, so answers may not spend; {how}")
-    approval = read_json(store.approval)
+    approval = _read_approval(store.approval, how)
     if approval["fingerprint"] != campaign.fingerprint:
         raise GateError(f"{store.approval}: was given for another version of {campaign.path}; {how}")
     for key in ("max_price_prompt", "max_price_completion"):
@@ -166,9 +170,31 @@ def approved_usd(campaign: Campaign, store: Store) -> float:
     return min(float(approval["usd"]), campaign.budget.campaign_usd)
 
 
+def _read_approval(path: Path, how: str) -> dict[str, Any]:
+    """approval.json with its keys; raises GateError for anything else: money is never spent on a guess."""
+    try:
+        raw = read_json(path, otherwise=f"nothing is approved by it; {how}")
+    except StoreError as error:
+        raise GateError(str(error)) from None
+    prices = ("max_price_prompt", "max_price_completion")
+
+    def number(key: str) -> bool:
+        return type(raw.get(key)) in (int, float) and 0 <= raw[key] < float("inf")
+
+    whole = isinstance(raw, dict) and isinstance(raw.get("fingerprint"), str) and number("usd")
+    if not whole or not all(key in raw and (raw[key] is None or number(key)) for key in prices):
+        raise GateError(
+            f"{path}: expected an object with fingerprint, usd and {', '.join(prices)}, found something else: nothing is approved by it; "
+            f"{how}"
+        )
+    return dict(raw)
+
+
 def read_plan(store: Store) -> dict[str, Any] | None:
-    """plan.json, or None when the plan asset was never materialized."""
+    """plan.json, or None when the plan asset was never materialized. Raises StoreError for a damaged one."""
     if not store.plan.exists():
         return None
-    plan: dict[str, Any] = json.loads(store.plan.read_bytes())
+    plan = read_json(store.plan)
+    if not isinstance(plan, dict) or not {"datasets", "usd", "states", "hours", "assumptions"} <= plan.keys():
+        raise StoreError(f"{store.plan}: is not a plan; remove it and run `eagle3 run --until plan`")
     return plan

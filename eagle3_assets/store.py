@@ -30,8 +30,21 @@ MANIFEST_VERSION = 1
 
 
 def data_root() -> Path:
-    """EAGLE3_DATA, default `data` in the working directory. The one place that reads the variable."""
-    return Path(os.environ.get("EAGLE3_DATA") or "data")
+    """EAGLE3_DATA (`~` expanded), default `data` in the working directory. The one place that reads the variable.
+
+    Raises StoreError for a value that no file system takes (too long, an unknown `~user`, below a file).
+    """
+    value = os.environ.get("EAGLE3_DATA") or "data"
+    shown = value if len(value) <= 80 else f"{value[:77]}... ({len(value)} characters)"
+    try:
+        root = Path(value).expanduser()
+        root.stat()
+    except FileNotFoundError:
+        return root
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreError(f"EAGLE3_DATA = {shown}: cannot be used ({why}); set it to a folder that you can write") from None
+    return root
 
 
 # ---------------------------------------------------------------------------------------------------- atomic writes
@@ -84,14 +97,14 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON; raises StoreError naming the file."""
+def read_json(path: Path, *, otherwise: str = "remove it and run the stage again") -> Any:
+    """Read JSON; raises StoreError naming the file. `otherwise`: what to do about one that is damaged."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise StoreError(f"{path}: is missing") from None
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read as JSON ({error}); remove it and run the stage again") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: cannot be read as JSON ({error}); {otherwise}") from None
 
 
 # ---------------------------------------------------------------------------------------------------- digests, manifests
@@ -215,6 +228,12 @@ def require(artifact: Path, *, made_by: str, verify: bool = False) -> Manifest:
     if manifest is None:
         raise StoreError(f"{artifact}: is missing; materialize {made_by} first")
     return manifest
+
+
+def read_committed(artifact: Path, *, made_by: str) -> Any:
+    """The JSON of a committed artifact, its checksum compared first: damage that leaves the size feeds no stage. Raises StoreError."""
+    require(artifact, made_by=made_by, verify=True)
+    return read_json(artifact)
 
 
 # ---------------------------------------------------------------------------------------------------- locks
@@ -360,7 +379,7 @@ class Store:
         """
         path = self.root / "campaign.lock"
         now = json.loads(json.dumps(campaign.locked_facts()))
-        old = read_json(path)["facts"] if path.exists() else {}
+        old = _locked_facts(campaign, path) if path.exists() else {}
         changed = [k for k, v in old.items() if now.get(k) != v and not _left_out(k, campaign)]
         if changed:
             raise CampaignError(_difference(campaign, path, old, now, changed))
@@ -368,6 +387,23 @@ class Store:
         if any(old.get(k) != v for k, v in locked.items()):
             facts = {**old, **locked}
             write_json(path, {"fingerprint": digest_json(facts), "facts": facts})
+
+
+def _locked_facts(campaign: Campaign, path: Path) -> dict[str, Any]:
+    """The facts in campaign.lock. Raises CampaignError for a damaged one: answers that were paid for lie under it, so never "remove it"."""
+    instead = (
+        f"it says what the answers in {path.parent} were paid for under: do not remove it, restore it from a copy. If there is none: "
+        f"check that campaign.seed, target, server.kind, sampling and every dataset's source, mapping and turns in {campaign.path} are "
+        "those of that time; then move it aside, and the next run writes them down again"
+    )
+    try:
+        raw = read_json(path, otherwise=instead)
+    except StoreError as error:
+        raise CampaignError(str(error)) from None
+    facts = raw.get("facts") if isinstance(raw, dict) else None
+    if not isinstance(facts, dict):
+        raise CampaignError(f"{path}: expected an object with `facts`, found another JSON value; {instead}")
+    return facts
 
 
 def _left_out(fact: str, campaign: Campaign) -> bool:

@@ -314,3 +314,10 @@ def test_the_size_of_a_hub_sample_is_locked_unless_its_scan_is_fixed(tmp_path: P
 def test_an_unknown_dataset_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(CampaignError, match="no dataset named 'b9'; it has b3_magicoder, b1_glaive"):
         load(tmp_path).dataset_named("b9")
+
+
+@pytest.mark.parametrize("name", ["dagster", "tokenizers", "dagster-mine", "standin_serve"])
+def test_a_campaign_is_not_named_like_another_folder_of_the_data_root(tmp_path: Path, name: str) -> None:
+    line = message(tmp_path, ('name = "tiny"', f'name = "{name}"'))
+    assert f"campaign.name = '{name}'" in line and "give the campaign another name" in line
+    assert load(tmp_path, ('name = "tiny"', 'name = "dagsters"')).name == "dagsters"

@@ -6,7 +6,7 @@ import pytest
 
 from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.errors import GateError
+from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.store import Store
 
 
@@ -77,3 +77,29 @@ def test_a_cap_of_a_dataset_wins_over_the_default(campaign: Campaign) -> None:
     capped = campaign.model_copy(update={"budget": budget})
     assert planning.dataset_cap(capped, dataset) == 3.0
     assert planning.dataset_cap(capped, dataset.model_copy(update={"usd": 1.0})) == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", "{}", '{"fingerprint": 1, "usd": 1}', '{"fingerprint": "x"}',
+                                  '{"fingerprint": "x", "usd": "40"}', '{"fingerprint": "x", "usd": true}',
+                                  '{"fingerprint": "x", "usd": NaN, "max_price_prompt": null, "max_price_completion": 1}',
+                                  '{"fingerprint": "x", "usd": 4, "max_price_prompt": [], "max_price_completion": 1}'])  # fmt: skip
+def test_an_approval_that_is_not_one_approves_nothing_in_one_line(store: Store, text: str) -> None:
+    real = load_campaign("kimi-k2.5")
+    store.root.mkdir(parents=True)
+    store.approval.write_text(text.replace('"x"', f'"{real.fingerprint}"'))
+    with pytest.raises(GateError, match=r"approval\.json: .*nothing is approved by it; .*eagle3 plan --approve USD") as caught:
+        planning.approved_usd(real, store)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", "{}"])
+def test_a_plan_that_is_not_one_is_one_line(store: Store, text: str) -> None:
+    store.root.mkdir(parents=True)
+    store.plan.write_text(text)
+    with pytest.raises(StoreError, match=r"plan\.json: .* remove it and run"):
+        planning.read_plan(store)
+
+
+def test_an_amount_is_shown_as_it_is() -> None:
+    shown = {0.035: "0.035", 0.04: "0.04", 1.0: "1.00", 86.0: "86.00", 1234.5: "1,234.50", 0.0: "0.00", 0.1 + 0.2: "0.30"}
+    assert {usd: planning.usd_text(usd) for usd in shown} == shown

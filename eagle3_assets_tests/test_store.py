@@ -145,3 +145,44 @@ def test_a_datasets_selection_is_free_until_it_is_paid_for_and_its_size_always(c
     store.bind(campaign.model_copy(update={"dataset": (larger, *rest)}), answered=[first.name])
     with pytest.raises(CampaignError, match="turns was"):
         store.bind(campaign)
+
+
+def test_damage_of_equal_size_feeds_no_stage(campaign: Campaign, store: Store) -> None:
+    for path, made_by in ((store.wire_profiles, "wire_profiles"), (store.endpoints, "endpoints"), (store.pilot, "pilot")):
+        with pytest.raises(StoreError, match=f"is missing; materialize {made_by} first"):
+            st.read_committed(path, made_by=made_by)
+        st.write_json(path, {"snapshot": {"price": 1}})
+        st.commit(path, files=[path], inputs={})
+        assert st.read_committed(path, made_by=made_by) == {"snapshot": {"price": 1}}
+        path.write_bytes(path.read_bytes().replace(b"1", b"9"))
+        with pytest.raises(
+            StoreError, match=f"{path.name}: checksum differs from {path.name}.manifest.json; the file is damaged"
+        ):
+            st.read_committed(path, made_by=made_by)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", '{"fingerprint": "x"}', '{"facts": []}', "[" * 100_000])
+def test_a_damaged_campaign_lock_is_never_to_be_removed(campaign: Campaign, store: Store, text: str) -> None:
+    store.bind(campaign)
+    lock = store.root / "campaign.lock"
+    whole = lock.read_bytes()
+    lock.write_text(text)
+    with pytest.raises(CampaignError, match=r"campaign\.lock: .* do not remove it, restore it from a copy.* sampling ") as caught:
+        store.bind(campaign)
+    assert "\n" not in str(caught.value) and lock.read_text() == text
+    lock.write_bytes(whole)
+    store.bind(campaign)
+
+
+def test_the_data_root_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("EAGLE3_DATA", "~/x")
+    assert st.data_root() == tmp_path / "x"
+
+
+@pytest.mark.parametrize("value", ["x" * 300, "/".join(["y" * 200] * 40), "~nobody-of-that-name/x", __file__ + "/below"])
+def test_a_data_root_that_no_file_system_takes_is_one_short_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLE3_DATA", value)
+    with pytest.raises(StoreError, match=r"^EAGLE3_DATA = .*: cannot be used \(.*\); set it to a folder") as caught:
+        st.data_root()
+    assert len(str(caught.value)) < 300

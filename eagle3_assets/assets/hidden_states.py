@@ -3,7 +3,7 @@
 import dagster as dg
 
 from eagle3_assets import gate, lineage
-from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.assets.stage import OWNERS, described, partition_keys, stage
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.partitions import SINGLE_RUN, corpus_partitions
 from eagle3_assets.progress import Step, publish
@@ -32,7 +32,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         with stage(context, campaign) as store:
             gate.require_current(campaign, store, "corpus")
             gate.require(campaign, store, "corpus")
-            keys = list(context.partition_keys)
+            keys = partition_keys(context)
             wanted = {k: lineage.hidden_states_inputs(campaign, store, k) for k in keys}
             to_do = [k for k in keys if not is_current(store.states(k), wanted[k])]
             if not to_do:

@@ -8,7 +8,7 @@ from eagle3_assets.assets.answers import resolved_routing
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.partitions import SINGLE_RUN
-from eagle3_assets.store import Store, commit, read_json, require, write_json
+from eagle3_assets.store import Store, commit, read_committed, write_json
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -25,12 +25,10 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     def plan(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with stage(context, campaign) as store:
             inputs = lineage.plan_inputs(campaign, store)
-            require(store.pilot, made_by="pilot")
+            pilot = read_committed(store.pilot, made_by="pilot")
             routing = resolved_routing(campaign, store)
             prices = (routing.max_prompt_price * 1e6, routing.max_completion_price * 1e6)
-            found = planning.make_plan(
-                campaign, dataset_facts(campaign, store), read_json(store.pilot), prices, planning.free_bytes(store.root)
-            )
+            found = planning.make_plan(campaign, dataset_facts(campaign, store), pilot, prices, planning.free_bytes(store.root))
             write_json(store.plan, found)
             manifest = commit(store.plan, files=[store.plan], inputs=inputs)
             return dg.MaterializeResult(

@@ -18,7 +18,7 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.errors import CampaignError, Eagle3Error
+from eagle3_assets.errors import CampaignError, Eagle3Error, GateError
 from eagle3_assets.store import Store, write_bytes
 
 OWNERS = ["team:eagle3"]
@@ -74,6 +74,17 @@ def stage(context: Any, campaign: Campaign) -> Iterator[Store]:
         bind_dagster_state(context.instance, campaign)
         store.bind(campaign)
         yield store
+
+
+def partition_keys(context: Any) -> list[str]:
+    """The partitions of this step. Raises GateError for a range that holds none (its ends in the wrong order): doing nothing is no success."""
+    keys = [str(key) for key in context.partition_keys]
+    if not keys:
+        given = context.partition_key_range
+        raise GateError(
+            f"partition range {given.start}...{given.end} holds no partition; give the first before the last: {given.end}...{given.start}"
+        )
+    return keys
 
 
 def bind_dagster_state(instance: dg.DagsterInstance, campaign: Campaign) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import gate, lineage
-from eagle3_assets.assets.stage import OWNERS, described, stage
+from eagle3_assets.assets.stage import OWNERS, described, partition_keys, stage
 from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.collect import journal
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
 from eagle3_assets.progress import Step, publish
-from eagle3_assets.store import Store, commit, read_json
+from eagle3_assets.store import Store, commit, read_committed
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -32,7 +32,7 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
     )
     def tokens(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with stage(context, campaign) as store:
-            keys = list(context.partition_keys)
+            keys = partition_keys(context)
             for key in keys:  # refuse before any work
                 gate.require_current(campaign, store, "answers", dataset.name, key)
                 gate.require(campaign, store, "answers", dataset.name, key)
@@ -59,7 +59,7 @@ def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str)
         campaign,
         dataset,
         journal.read(store.answers(dataset.name, shard)),
-        read_json(store.wire_profiles),
+        read_committed(store.wire_profiles, made_by="wire_profiles"),
     )
     write_rows(path, rows)
     numbers = {

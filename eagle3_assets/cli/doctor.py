@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
@@ -78,7 +79,11 @@ def examine(*, network: bool = True) -> Iterator[Finding]:
     except Eagle3Error as error:
         yield Finding("campaign", "fail", str(error), "mend the campaign file")
         return
-    store = Store.of(campaign)
+    try:
+        store = Store.of(campaign)
+    except StoreError as error:
+        yield Finding("data root", "fail", str(error))
+        return
     yield Finding("campaign", "ok", f"{campaign.name} ({campaign.path.name}): {', '.join(d.name for d in campaign.dataset)}")
     looks: list[tuple[str, Callable[[], Finding]]] = [
         ("data root", lambda: _data_root(campaign, store)),
@@ -263,5 +268,5 @@ def _print(findings: list[Finding]) -> None:
         table.add_column(name, overflow="fold")
     marks = {"ok": "[green]✓[/green]", "warn": "[yellow]![/yellow]", "fail": "[red]✗[/red]"}
     for f in findings:
-        table.add_row(marks[f.level], f.what, f.found, f.do if f.level != "ok" else "")
+        table.add_row(marks[f.level], Text(f.what), Text(f.found), Text(f.do if f.level != "ok" else ""))
     Console().print(table)

@@ -5,8 +5,10 @@ Belongs here: the list of commands, the catch-all. Does not belong here: any com
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
+import io
 import os
 import sys
 import warnings
@@ -77,11 +79,35 @@ def cli(
 def main() -> None:
     """Console entry point. Exit codes: 0 done, 1 failed, 2 usage, 3 stopped on budget, 130 interrupted."""
     warnings.filterwarnings("ignore", module=r"dagster\b.*")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path or name that is no text is shown, never an exception
     sys.exit(run(sys.argv[1:]))
 
 
 def run(args: list[str]) -> int:
     """Run `eagle3 ARGS`; returns the exit code. Never lets a user error through as a traceback."""
+    try:
+        code = _run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _leave_stdout()  # the reader went away (`| head`): not an error
+        return 0
+    except OSError as error:
+        _leave_stdout()
+        print(
+            f"eagle3: {error.filename or 'output'}: {error.strerror or error}; free space or check permissions", file=sys.stderr
+        )
+        return 1
+
+
+def _leave_stdout() -> None:
+    """Keep the interpreter from complaining at exit about what it cannot write."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(args: list[str]) -> int:
     try:
         result = typer.main.get_command(app).main(args=args, prog_name="eagle3", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -99,7 +125,3 @@ def run(args: list[str]) -> int:
     except Eagle3Error as error:
         print(f"eagle3: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        # the reader went away (`| head`): not an error; keep the interpreter from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

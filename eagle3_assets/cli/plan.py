@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.errors import StoreError
+from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.store import Store
 
 
@@ -35,7 +36,7 @@ def command(
     if approve is not None:
         store.bind(campaign)
         path = planning.approve(campaign, store, approve)
-        Console(stderr=True).print(f"approved {approve:g} USD for campaign {campaign.name} ({path})")
+        Console(stderr=True).print(f"approved {approve:g} USD for campaign {campaign.name} ({path})", markup=False)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -50,7 +51,7 @@ def show(campaign: Campaign, store: Store, plan: dict[str, Any]) -> None:
     for name in ("rows", "prompt tokens", "output tokens", "USD expected", "USD cap"):
         table.add_column(name, justify="right")
     for row in plan["datasets"]:
-        cap = "" if row["usd_cap"] is None else f"{row['usd_cap']:,.2f}"
+        cap = "" if row["usd_cap"] is None else planning.usd_text(row["usd_cap"])
         table.add_row(
             row["dataset"],
             row["backend"],
@@ -64,13 +65,13 @@ def show(campaign: Campaign, store: Store, plan: dict[str, Any]) -> None:
     usd, states, hours = plan["usd"], plan["states"], plan["hours"]
     assumed = plan["assumptions"]
     try:
-        approved = f"{planning.approved_usd(campaign, store):,.2f} USD"
-    except Exception as error:  # shown, not raised: this command is how one gets approved
+        approved = f"{planning.usd_text(planning.approved_usd(campaign, store))} USD"
+    except Eagle3Error as error:  # shown, not raised: this command is how one gets approved
         approved = f"no ({error})"
     lines = [
         (
             "money",
-            f"{usd['expected']:,.4f} USD expected + {usd['pilot_spent']:,.4f} spent on the pilot, of {usd['budget']:,.2f} "
+            f"{usd['expected']:,.4f} USD expected + {usd['pilot_spent']:,.4f} spent on the pilot, of {planning.usd_text(usd['budget'])} "
             f"({'fits' if usd['fits'] else 'DOES NOT FIT'})",
         ),
         ("approved", approved),
@@ -94,4 +95,4 @@ def show(campaign: Campaign, store: Store, plan: dict[str, Any]) -> None:
         ),
     ]
     for name, text in lines:
-        console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False)
+        console.print(Text.assemble((f"{name:>10}", "bold"), "  ", text), highlight=False)

@@ -6,6 +6,7 @@ Does not belong here: what a stage does. This is the only command that imports D
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from eagle3_assets import lineage
@@ -39,6 +41,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("report", "corpus", "vocab_map", "handoff_tokens"),
     ("hidden_states",),
 )
+TEMPORARY_HOME = "eagle3-home-"
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 MAX_ROUNDS = 4  # a stage made anew may outdate one behind it in the same run; more rounds than stages would mean a loop
 
@@ -60,8 +63,8 @@ def command(
     campaign = load_campaign()
     store = Store.of(campaign)
     # Dagster captures the streams of a step; the live line must reach the terminal nonetheless
-    console = Console(file=os.fdopen(os.dup(2), "w"), stderr=True)
-    with dagster_instance() as instance, store.lock("run", what=f"campaign {campaign.name}"):
+    console = Console(file=os.fdopen(os.dup(2), "w", errors="backslashreplace"), stderr=True)
+    with readable_state(), dagster_instance() as instance, store.lock("run", what=f"campaign {campaign.name}"):
         require_ready(campaign, until)
         code = run_stages(campaign, store, instance, console, until=until, force=force)
     if code:
@@ -118,7 +121,7 @@ def dagster_instance() -> Iterator[Any]:
         raise StoreError(
             f"{Path.cwd()}: there is no dagster.yaml here; start from the folder of the checkout, or set DAGSTER_HOME to a folder with one"
         )
-    with tempfile.TemporaryDirectory(prefix="eagle3-home-") as home:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY_HOME) as home:
         shutil.copy("dagster.yaml", home)
         os.environ["DAGSTER_HOME"] = home
         try:
@@ -126,6 +129,41 @@ def dagster_instance() -> Iterator[Any]:
                 yield instance
         finally:
             os.environ.pop("DAGSTER_HOME", None)
+
+
+@contextmanager
+def readable_state() -> Iterator[None]:
+    """A failed write to Dagster's own state (SQLite under data/dagster) becomes one StoreError line. Ours fail as such already."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except Eagle3Error:
+        raise
+    except Exception as error:
+        chain: BaseException | None = error
+        while chain is not None:
+            if isinstance(chain, DBAPIError):
+                raise _state_error(str(chain.orig)) from None
+            if isinstance(chain, OSError) and chain.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _state_error(str(chain)) from None
+            chain = chain.__cause__ or chain.__context__
+        raise
+
+
+def _state_error(said: str) -> StoreError:
+    """Where Dagster's state lies, what SQLite said of it, and what to do."""
+    home = os.environ.get("DAGSTER_HOME")
+    folder = Path(home) if home and not Path(home).name.startswith(TEMPORARY_HOME) else Path("data/dagster").absolute()
+    if "malformed" in said or "not a database" in said:
+        do = "move it aside: it holds the history of runs only, every artifact stays, and a new one is made"
+    elif "readonly" in said or "unable to open" in said or "locked" in said:
+        do = "check its permissions and that no other program holds it"
+    else:
+        do = "free space on its disk, or set DAGSTER_HOME to a folder on another one (README)"
+    return StoreError(
+        f"{folder}: Dagster's own state cannot be used ({said.splitlines()[0]}); {do}; answers are kept where they are: run again"
+    )
 
 
 def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], console: Console) -> bool:
@@ -196,6 +234,8 @@ def _why(result: Any, errors: list[Eagle3Error]) -> Eagle3Error:
         if event.is_step_failure and error is not None:
             cause = error.cause or error
             frame = " ".join(cause.stack[-1].split()[:5]).rstrip(",") if cause.stack else ""
+            if "(sqlite3." in error.message + cause.message:  # as SQLAlchemy words it: Dagster's state, not our ledger
+                return _state_error((error.message + cause.message).partition("(sqlite3.")[2].partition(") ")[2])
             line = cause.message.strip().splitlines()[-1]
             return Eagle3Error(
                 f"step {event.step_key}: {line} ({frame}); this is a fault of ours: run {result.run_id} in the UI has the whole trace"
@@ -212,14 +252,14 @@ def _print_checks(console: Console, result: Any) -> None:
             continue
         seen.add(name)
         mark = "[red]✗[/red]" if e.severity.value == "ERROR" else "[yellow]![/yellow]"
-        console.print(f"  {mark} {name[0]}: {name[1]}: {e.description}", highlight=False)
+        console.print(f"  {mark} {name[0]}: {name[1]}: {escape(str(e.description))}", highlight=False)
 
 
 @contextmanager
 def _live_line(console: Console, title: str) -> Iterator[None]:
     progress = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"), console=console, transient=True, refresh_per_second=4,
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False), console=console, transient=True, refresh_per_second=4,
     )  # fmt: skip
     tasks: dict[str, TaskID] = {}
 

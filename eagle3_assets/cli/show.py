@@ -76,6 +76,8 @@ def find_row(campaign: Campaign, prefix: str, dataset: str | None, turn: int | N
 def _matches(campaign: Campaign, prefix: str, dataset: str | None) -> Iterator[SampleRow]:
     import pyarrow.compute as pc
 
+    if not prefix.isascii():  # ids are hex; what is no text at all (bytes of another encoding) could not even be asked for
+        return
     store = Store.of(campaign)
     names = [campaign.dataset_named(dataset).name] if dataset else [d.name for d in campaign.dataset]
     for name in names:

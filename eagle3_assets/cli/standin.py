@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from eagle3_assets.errors import StoreError
+
 app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
 
 Folder = Annotated[
@@ -67,8 +69,6 @@ def score(
     Examples: `eagle3 standin score` · `eagle3 standin score --json`
     """
     from eagle3_assets.campaign import load_campaign
-    from eagle3_assets.errors import StoreError
-    from eagle3_assets.standin.score import score as compare
     from eagle3_assets.store import Store
 
     store = Store.of(load_campaign())
@@ -84,9 +84,23 @@ def score(
         _print_table(result)
 
 
+def compare(folder: Path, files: list[Path]) -> dict[str, Any]:
+    """`standin.score.score`, with one line for a truth file that is not one. Raises StoreError."""
+    from eagle3_assets.standin.score import score
+
+    try:
+        return score(folder, files)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise StoreError(
+            f"{folder / 'truth.jsonl'}: is not the truth of a stand-in ({type(error).__name__}: {error}); restore it, or do without "
+            "the comparison"
+        ) from None
+
+
 def _print_table(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="rebuilt ids against the stand-in's truth")
     for name in ("dataset", "group"):
@@ -97,7 +111,7 @@ def _print_table(result: dict[str, Any]) -> None:
     def line(dataset: str, group: str, counts: dict[str, Any]) -> None:
         share = "-" if counts["exact_share"] is None else f"{100 * counts['exact_share']:.2f} %"
         numbers = [str(counts[k]) for k in ("rows", "no_truth", "exact", "completion_exact")]
-        table.add_row(dataset, group, *numbers, share)
+        table.add_row(Text(dataset), Text(group), *numbers, share)
 
     for name, entry in result["datasets"].items():
         line(name, "all", entry)

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eagle3_assets import lineage
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
 from eagle3_assets.errors import StoreError
+from eagle3_assets.plan import usd_text
 from eagle3_assets.store import Store, read_manifest
 
 
@@ -37,7 +39,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="everything as 
         print(json.dumps({"campaign": campaign.name, "root": str(store.root), "stages": states, **summary}, indent=2))
         return
     console = Console()
-    table = Table(title=f"Campaign {campaign.name} in {store.root}")
+    table = Table(title=Text(f"Campaign {campaign.name} in {store.root}"))
     table.add_column("stage")
     for state in ("current", "outdated", "missing", "damaged"):
         table.add_column(state, justify="right")
@@ -128,10 +130,14 @@ def money(store: Store) -> dict[str, float]:
 def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
     if campaign.server.kind != "embedded" or not store.standin.exists():
         return None
-    from eagle3_assets.standin.score import score
+    from eagle3_assets.cli.standin import compare
 
     whole = [store.tokens(d.name, s) for d in campaign.dataset for s in SHARDS if _committed(store.tokens(d.name, s)) is not None]
-    return score(store.standin, whole) if whole else None
+    try:
+        return compare(store.standin, whole) if whole else None
+    except StoreError as error:
+        print(f"eagle3: {error}", file=sys.stderr)  # the column is left out; everything else can be told
+        return None
 
 
 def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> None:
@@ -166,7 +172,7 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
     lines = [
         ("grades", "A0 server ids · B1 one hypothesis fits the bill · C1 several do · R repaired · I imported, no bill · D no bill · Q out"),
         ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "
-                  f"{usd['ambiguous_usd']:.4f} held for lost answers, of {campaign.budget.campaign_usd:.2f}"),
+                  f"{usd['ambiguous_usd']:.4f} held for lost answers, of {usd_text(campaign.budget.campaign_usd)}"),
         ("corpus", _corpus_words(corpus)),
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
         ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · `make ui` · `eagle3 show ID`"),
@@ -174,7 +180,7 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
     if summary["score"] is not None:
         lines.insert(1, ("exact", _exact_words(summary["score"])))
     for name, text in lines:
-        console.print(f"[bold]{name:>8}[/bold]  {text}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble((f"{name:>8}", "bold"), "  ", text), highlight=False, soft_wrap=True)
 
 
 def _corpus_words(corpus: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact import grammar as turn_grammar
 from eagle3_assets.exact.fields import Fields
+from eagle3_assets.exact.hypotheses import rendered_prompts
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields
@@ -33,6 +34,10 @@ class Row(Protocol):
     @property
     def evidence(self) -> dict[str, Any]: ...
     @property
+    def input_ids(self) -> Any: ...
+    @property
+    def prompt_len(self) -> int: ...
+    @property
     def response_ids(self) -> Any: ...
 
 
@@ -51,7 +56,8 @@ class Checker:
         return turn_grammar.check(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
 
     def wire_text(self, row: Row) -> str | None:
-        """Does decoding the ids under the row's reading of its provider give the returned text, byte for byte?"""
+        """Does decoding the ids under the row's reading of its provider give the returned text, byte for byte? And is the prompt
+        what the evidence says it is?"""
         answer = self._answers.get((row.sample_id, row.turn))
         if answer is None or answer.attempt != row.attempt:
             return "the journal has no such answer"
@@ -63,8 +69,8 @@ class Checker:
         if row.evidence.get("basis") == "server_ids":
             if fields.output_ids != _ids(row):
                 return "the ids are not those that the server returned"
-            return matching_spacing(self._profile, parts, fields)[1]
-        return compare_text(self._profile, parts, fields, _edits(row.evidence))
+            return matching_spacing(self._profile, parts, fields)[1] or self._prompt(row, answer, fields)
+        return compare_text(self._profile, parts, fields, _edits(row.evidence)) or self._prompt(row, answer, fields)
 
     def canonical(self, row: Row) -> bool | None:
         """encode(decode(ids)) == ids, field by field; None where the ids cannot be taken apart."""
@@ -79,6 +85,19 @@ class Checker:
         """The answer's fields, for showing it beside its row."""
         answer = self._answers.get((sample_id, turn))
         return parse_fields(answer.body, answer.content_type) if answer else None
+
+    def _prompt(self, row: Row, answer: WireAnswer, fields: Fields) -> str | None:
+        """The prompt ids are those that the server returned, or the request in one of the forms that the evidence names."""
+        ids = tuple(int(token) for token in row.input_ids[: row.prompt_len])
+        if row.evidence.get("prompt_basis") == "server_ids":
+            return None if ids == fields.prompt_ids else "the prompt ids are not those that the server returned"
+        named = row.evidence.get("prompt_forms")
+        forms = [str(form) for form in named] if isinstance(named, list) else None
+        try:
+            rendered = rendered_prompts(self._profile, answer.request, thinking=self._thinks(answer.request), forms=forms)
+        except ExactError as error:
+            return f"prompt: {error}"
+        return None if ids in rendered else "the prompt ids are no rendering of the request in the form that the evidence names"
 
     def _split(self, row: Row, answer: WireAnswer | None) -> turn_grammar.Parts:
         thinking = self._thinks(answer.request if answer else {})

@@ -255,6 +255,21 @@ def enumerate_prompts(profile: Profile, request: Mapping[str, Any], *, thinking:
     return [PromptCandidate(ids, tuple(names)) for ids, names in by_ids.items()]
 
 
+def rendered_prompts(
+    profile: Profile, request: Mapping[str, Any], *, thinking: bool, forms: Sequence[str] | None = None
+) -> set[tuple[int, ...]]:
+    """The ids of `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
+    None asks for every form. Raises ExactError as `enumerate_prompts` does."""
+    if forms is None:
+        return {candidate.ids for candidate in enumerate_prompts(profile, request, thinking=thinking)}
+    messages, tools = request.get("messages") or [], request.get("tools") or None
+    for form in prompt_forms(profile, messages, tools):
+        if form.name in forms:
+            text = render_text(profile, messages, tools, thinking=thinking, form=form)
+            return {tuple(profile.encode_prompt(text))}
+    return set()
+
+
 _JSON_STYLES: tuple[ToolStyle, ...] = ("compact_json", "spaced_json")
 _KEY_ORDERS: tuple[KeyOrder, ...] = ("as_sent", "typed")
 # TypeScript shows neither the strict key nor the order of keys

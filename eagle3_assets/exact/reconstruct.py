@@ -4,7 +4,8 @@ Belongs here: selection by bills, the posterior over what survives, grades. Does
 (`hypotheses.py`), what is known of a provider (`wire_profiles.py`), rows of a dataset (`rows.py`).
 
 Grades given here (design section 5; exactness.md section 6):
-    A0  ids from a server: the grammar accepts them, they decode to the returned text, their number is the bill where there is one
+    A0  ids from a server: the grammar accepts them, they decode to the returned text, their number is the bill where there is one,
+        and the prompt is a rendering of the request (`_prompt_fault`)
     B1  one id sequence survives, its provider is decided by data, p_exact >= 0.95
     C1  fits the bill, but the provider is undecided, or several sequences survive
     I   imported text without ids and without a bill      D  no usable bill, or no template for the prompt
@@ -86,7 +87,8 @@ def _from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: 
     fault = check(profile, output, thinking=case.thinking, truncated=case.truncated)
     evidence: dict[str, Any] = {"basis": "server_ids", "prompt_basis": prompt_basis}
     parts = None
-    if any(token >= profile.n_vocab for token in (*output, *prompt)):
+    foreign = any(token >= profile.n_vocab for token in (*output, *prompt))
+    if foreign:
         reasons.append(f"grammar: an id is outside the vocabulary of {profile.name}; wrong tokenizer?")
     elif fault:
         reasons.append(f"grammar: {fault}")
@@ -104,6 +106,8 @@ def _from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: 
         evidence["prompt_equals_template"] = any(candidate.ids == prompt for candidate in prompts)
     grade, p = ("Q", 0.0) if reasons else ("A0", P_SERVER_IDS)
     residual = _residual(fields, len(prompt) if prompt else None, len(output), parts)
+    if foreign:  # a row holds ids of its tokenizer only (the wire's bytes keep the rest): one bad answer must not stop its shard
+        prompt = output = ()
     return _result(case, prompt, output, grade, p, residual, (1, int(not reasons), int(not reasons)), reasons, evidence)
 
 
@@ -113,6 +117,9 @@ def _server_prompt(
     """The prompt ids: the server's, else the rendered candidate that the bill selects, else the model's own form."""
     fields = case.fields
     if fields.prompt_ids is not None:
+        fault = _prompt_fault(case, prompts, no_prompt, fields.prompt_ids)
+        if fault:
+            reasons.append(f"prompt: {fault}")
         return fields.prompt_ids, "server_ids"
     if not prompts:
         reasons.append(f"prompt: {no_prompt}")
@@ -123,6 +130,50 @@ def _server_prompt(
     if not fitting:
         reasons.append(_prompt_misfit(prompts, fields.billed_prompt))
     return (fitting or prompts)[0].ids, "bill"
+
+
+def _prompt_fault(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None, ids: tuple[int, ...]) -> str | None:
+    """Why the prompt ids that a server returned prove nothing, or None. A count of them does not: any ids have one.
+
+    They are evidence when they equal a rendering of the request. Those of an engine or an import (a server of one's own) may also
+    be another encoding of a rendering's text; where no template is known, they must spell every message of the request in order.
+    """
+    if any(candidate.ids == ids for candidate in prompts):
+        return None
+    own = case.source in ("engine", "import")
+    try:
+        text = case.profile.decode(ids)
+        if own and any(case.profile.decode(candidate.ids) == text for candidate in prompts):
+            return None
+    except ExactError as error:
+        return str(error)
+    if not prompts:
+        if not own:
+            return f"{no_prompt}, so the server's {len(ids)} prompt ids cannot be compared"
+        return None if _spells(text, case.request) else f"{no_prompt}, and the server's prompt ids do not spell the request"
+    nearest = min(prompts, key=lambda candidate: abs(len(candidate.ids) - len(ids)))
+    at = next((k for k, (a, b) in enumerate(zip(ids, nearest.ids, strict=False)) if a != b), min(len(ids), len(nearest.ids)))
+    return (
+        f"the server's {len(ids)} prompt ids are no rendering of the request (they leave {nearest.forms[0]} of {len(nearest.ids)} "
+        f"at position {at})"
+    )
+
+
+def _spells(text: str, request: Mapping[str, Any]) -> bool:
+    """Whether the text of every message of `request` stands in `text`, in order."""
+    at = 0
+    for message in request.get("messages") or ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        parts = content if isinstance(content, list | tuple) else [{"text": content}]
+        for part in parts:
+            piece = part.get("text") if isinstance(part, Mapping) else None
+            if not isinstance(piece, str) or not piece:
+                continue
+            found = text.find(piece, at)
+            if found < 0:
+                return False
+            at = found + len(piece)
+    return at > 0
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
@@ -152,14 +203,17 @@ def _unbilled(
     """No usable bill: the text as it stands, grade I for imports and D for everything else."""
     first = completions[0]
     prompt = prompts[0].ids if prompts else ()
-    grade, p = ("I", P_IMPORTED) if case.source == "import" else ("D", P_UNVERIFIED)
+    bills = ((case.fields.billed_prompt, len(prompt)), (case.fields.billed_completion, len(first.ids)))
+    other_bill = any(billed is not None and billed != ids for billed, ids in bills)
+    grade, p = ("I", P_IMPORTED) if case.source == "import" and not other_bill else ("D", P_UNVERIFIED)
     if reasons:
         grade, p = "Q", 0.0
     elif not prompts:
         grade, p = "D", P_UNVERIFIED
         reasons.append(f"prompt: {no_prompt}")
     elif grade == "D":
-        reasons.append("no usage: nothing was billed, so nothing is verified")
+        found = "half a bill, which does not fit" if other_bill else "nothing was billed"
+        reasons.append(f"no usage: {found}, so nothing is verified")
     evidence = {"basis": "none", "spacing": "verbatim", "wire_text": True, **canonical_fields(case.profile, first.parts)}
     residual = _residual(case.fields, len(prompt) or None, len(first.ids), first.parts)
     return _result(case, prompt, first.ids, grade, p, residual, (len(completions), 1, 1), reasons, evidence)
@@ -235,7 +289,10 @@ def _respaced_hint(case: Case, stands: int) -> str:
     model's own text is lost then."""
     encode = case.profile.encode
     texts = [(call.arguments, history_arguments(call.arguments, "spaced")) for call in case.fields.tool_calls]
-    change = sum(len(encode(spaced)) - len(encode(sent)) for sent, spaced in texts)
+    try:
+        change = sum(len(encode(spaced)) - len(encode(sent)) for sent, spaced in texts)
+    except ExactError:  # an escaped lone surrogate in the arguments is one in what they parse to
+        return ""
     fits = change and stands + change == case.fields.billed_completion
     return f"; {stands + change} with spaced tool arguments: re-serialised on the way?" if fits else ""
 

@@ -18,7 +18,7 @@ from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.reconstruction import Reconstruction
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire import parse_fields, storable, usd
 from eagle3_assets.exact.wire_profiles import entry_of, provider_of
 
 
@@ -57,8 +57,16 @@ def _row(
 
 
 def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Fields, found: Reconstruction) -> SampleRow:
-    """The row of one answer."""
+    """The row of one answer. Text that cannot be UTF-8 is replaced and named in the reasons: one odd answer never stops a shard."""
     request = answer.request
+    texts = {
+        "provider": answer.provider or fields.provider,
+        "model": answer.model or fields.model,
+        "generation_id": answer.generation_id or fields.generation_id,
+        "finish_reason": fields.finish_reason,
+        "native_finish_reason": fields.native_finish_reason,
+    }
+    odd = tuple(f"{name}: holds a lone surrogate, replaced by '?'" for name, text in texts.items() if text != storable(text))
     max_tokens = request.get("max_tokens", request.get("max_completion_tokens"))
     return SampleRow(
         sample_id=answer.sample_id,
@@ -67,9 +75,9 @@ def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Field
         dataset=dataset,
         shard=answer.shard,
         source=answer.source,
-        provider=answer.provider or fields.provider,
-        model=answer.model or fields.model,
-        generation_id=answer.generation_id or fields.generation_id,
+        provider=storable(texts["provider"]),
+        model=storable(texts["model"]),
+        generation_id=storable(texts["generation_id"]),
         input_ids=found.input_ids,
         prompt_len=found.prompt_len,
         loss_spans=found.loss_spans,
@@ -78,13 +86,13 @@ def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Field
         p_exact=found.p_exact,
         p_basis=found.p_basis,
         evidence=json.dumps(found.evidence, ensure_ascii=True, sort_keys=True),
-        reasons=tuple(reason.encode("utf-8", "replace").decode() for reason in found.reasons),
+        reasons=(*(storable(reason) or "" for reason in found.reasons), *odd),
         billed_prompt=fields.billed_prompt,
         billed_completion=fields.billed_completion,
         billed_reasoning=fields.billed_reasoning,
-        cost_usd=answer.cost_usd if answer.cost_usd is not None else fields.cost_usd,
-        finish_reason=fields.finish_reason,
-        native_finish_reason=fields.native_finish_reason,
+        cost_usd=usd(answer.cost_usd),  # as settled: what a body says beyond that was refused as a price
+        finish_reason=storable(texts["finish_reason"]),
+        native_finish_reason=storable(texts["native_finish_reason"]),
         temperature=_number(request.get("temperature")),
         top_p=_number(request.get("top_p")),
         max_tokens=max_tokens if type(max_tokens) is int else None,

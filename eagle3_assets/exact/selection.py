@@ -117,9 +117,14 @@ def _weight(case: Case, completion: Completion, counts_end: bool) -> float:
     pattern = case.profile.tool_id_pattern
     if completion.tool_ids == "wire" and any(pattern.match(call.id) is None for call in case.fields.tool_calls):
         weight *= PRIOR_ODD_TOOL_ID
-    if case.thinking and completion.parts.section is not None and not completion.parts.content:
+    if _may_be_unclosed(case, completion):
         weight *= PRIOR_CLOSED[completion.parts.closed]
     return weight
+
+
+def _may_be_unclosed(case: Case, completion: Completion) -> bool:
+    """A tool section behind reasoning, no content between: it may have ended the reasoning without the closing marker."""
+    return case.thinking and completion.parts.section is not None and not completion.parts.content
 
 
 def _select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
@@ -145,10 +150,15 @@ def p_exact_of(case: Case, completion: Completion) -> float:
 
     With u the share of the provider's rows that fit nothing and f0 the part of the errors that is count-neutral, the wrong ones
     among the fitting are u f0 / (1 - f0) of all (exactness.md 3.6); each edge of the row multiplies its own certainty.
+
+    Reasoning without its closing marker costs one token less than with it, and so does any damage that adds one token to the text
+    (spaces put into tool arguments). The bill cannot tell the two apart: the prior of the reading stands against the prior of the
+    other one times u, the most that damage can account for.
     """
     wire = case.wire
     if not wire or not wire.get("rows"):
-        return 1 - PRIOR_Q * F0_EDGES_KNOWN / (1 - PRIOR_Q * (1 - F0_EDGES_KNOWN))
+        unfit = PRIOR_Q * (1 - F0_EDGES_KNOWN)
+        return (1 - PRIOR_Q * F0_EDGES_KNOWN / (1 - unfit)) * _closing_certainty(case, completion, PRIOR_Q)
     unfit = (wire["rows"] - wire["explained"] + 0.5) / (wire["rows"] + 1)
     certainty, hidden = 1.0, False
     present = {"reasoning": bool(completion.texts.reasoning), "content": bool(completion.texts.content)}
@@ -158,4 +168,12 @@ def p_exact_of(case: Case, completion: Completion) -> float:
             certainty *= 1.0 if status["certainty"] is None else float(status["certainty"])
     f0 = F0_EDGES_HIDDEN if hidden else F0_EDGES_KNOWN
     wrong = float(unfit) * f0 / (1 - f0) / max(1 - float(unfit), 1e-9)
-    return max(0.0, 1 - wrong) * certainty
+    return max(0.0, 1 - wrong) * certainty * _closing_certainty(case, completion, float(unfit))
+
+
+def _closing_certainty(case: Case, completion: Completion, unfit: float) -> float:
+    """P(the marker is where this reading has it | the bill fits), where both readings are possible; else 1."""
+    if not _may_be_unclosed(case, completion):
+        return 1.0
+    ours, other = PRIOR_CLOSED[completion.parts.closed], PRIOR_CLOSED[not completion.parts.closed]
+    return ours / (ours + other * unfit)

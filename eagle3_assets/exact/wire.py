@@ -8,7 +8,6 @@ retries (`collect`). What cannot be read ends up in `Fields.problems`.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ import orjson
 from eagle3_assets.exact.fields import Fields, ToolCall
 
 _MAX_COUNT = 2**31 - 1  # counts are stored as int32
+_MAX_USD = 1e6
 
 
 def parse_fields(body: bytes, content_type: str = "application/json") -> Fields:
@@ -272,13 +272,23 @@ class _Answer:
             billed_prompt=self.count(self.usage.get("prompt_tokens"), "prompt_tokens"),
             billed_completion=self.count(self.usage.get("completion_tokens"), "completion_tokens"),
             billed_reasoning=self.count(spent, "reasoning_tokens"),
-            cost_usd=float(cost) if isinstance(cost, int | float) and abs(cost) < 1e6 and math.isfinite(cost) else None,
+            cost_usd=usd(cost),
             prompt_ids=tuple(self.prompt_ids) if self.prompt_ids is not None else None,
             output_ids=tuple(self.output_ids) if self.output_ids is not None else None,
             logprobs=tuple(self.logprobs) or None,
             deltas=tuple(self.deltas),
             problems=tuple(self.problems),
         )
+
+
+def usd(value: Any) -> float | None:
+    """A price that can be one: a number from 0 to a million USD (the bounds of `collect`); anything else is unknown."""
+    return float(value) if type(value) in (int, float) and 0 <= value < _MAX_USD else None
+
+
+def storable(text: str | None) -> str | None:
+    """`text` as UTF-8 can hold it: a lone surrogate becomes `?`. Names and ids only, never text that has token ids."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 def _string(value: Any) -> str | None:

@@ -50,7 +50,7 @@ from eagle3_assets.exact.hypotheses import (
 )
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire import parse_fields, storable
 
 VERSION = 1
 EDGES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail")
@@ -139,7 +139,7 @@ def edge_flags(reasoning: str, content: str) -> dict[str, bool | None]:
 
 def provider_of(answer_provider: str | None, fields_provider: str | None, source: str) -> str:
     """The key of a provider in the JSON."""
-    return answer_provider or fields_provider or f"({source})"
+    return storable(answer_provider or fields_provider) or f"({source})"
 
 
 # ---------------------------------------------------------------------------------------------------- learning

@@ -29,7 +29,7 @@ def matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[st
     verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at both ends of both fields).
     """
     reasoning, content = _text(profile, parts.reasoning, fields), _text(profile, parts.content, fields)
-    calls = _calls_difference(profile, parts, fields)
+    calls = _calls_difference(profile, parts, fields) or _names_difference(profile, parts, fields)
     if calls:
         return None, calls
     if _first_difference(reasoning, content, fields) is None:
@@ -75,6 +75,16 @@ def _calls_difference(profile: Profile, parts: Parts, fields: Fields) -> str | N
         arguments = _text(profile, call.arguments or (), fields)
         if arguments != wire.arguments and arguments.strip() != wire.arguments.strip():
             return f"arguments of call {k}: ids say {arguments[:40]!r}, the wire {wire.arguments[:40]!r}"
+    return None
+
+
+def _names_difference(profile: Profile, parts: Parts, fields: Fields) -> str | None:
+    """A name on the wire can only come from the call's id in the ids, however odd that id is."""
+    for k, (call, wire) in enumerate(zip(parts.calls, fields.tool_calls, strict=False)):
+        head = profile.decode(call.head)
+        match = profile.tool_id_pattern.match(head)
+        if match["name"] != wire.name if match else wire.name not in head:
+            return f"name of call {k}: ids say {head!r}, the wire {wire.name!r}"
     return None
 
 

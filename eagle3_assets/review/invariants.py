@@ -18,6 +18,7 @@ from eagle3_assets.campaign import Dataset
 from eagle3_assets.collect.routing import is_same_model
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
+from eagle3_assets.plan import usd_text
 from eagle3_assets.review.shares import pooled, share_of_shard
 from eagle3_assets.review.table import check_named, verdict
 from eagle3_assets.review.token_rows import JudgedRow, Key, RowChecker, judge_tokens
@@ -56,7 +57,7 @@ def judge_pilot(found: Mapping[str, Any], cap_usd: float) -> list[Verdict]:
             "pilot",
             "within_cap",
             within,
-            f"{spent:.6f} USD spent of {cap_usd:.2f}",
+            f"{spent:.6f} USD spent of {usd_text(cap_usd)}",
             numbers={"spent_usd": spent, "cap_usd": cap_usd},
         ),
         verdict(

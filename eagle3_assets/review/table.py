@@ -61,10 +61,19 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     ),
     "wire_profiles": (_warn("providers_decided", "the leading-space question is decided by data for every provider"),),
     "tokens": (
-        _error("structure", "ids in range, spans inside the row and behind the prompt, one row a sample and turn"),
+        _error(
+            "structure",
+            "ids in range, spans inside the row and behind the prompt, one row a sample and turn, and a grade that the row's evidence "
+            "carries",
+        ),
         _error("lineage", "one row for every finished answer of the journal, and no other"),
         _error("grammar", "the response is one the model may emit, with an end of turn exactly where one is due", 0.05),
-        _error("wire_text", "decoding the ids and applying the wire profile gives the returned text, byte for byte", 0.05),
+        _error(
+            "wire_text",
+            "decoding the ids and applying the wire profile gives the returned text, byte for byte; the prompt is a rendering of the "
+            "request, or the server's own",
+            0.05,
+        ),
         _error("completion_equals_bill", "response ids = billed completion tokens, row by row", 0.05),
         _error("prompt_equals_bill", "prompt ids = billed prompt tokens, row by row", 0.05),
         _warn("quarantined_share", "rows in quarantine (grade Q)", 0.05),

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from eagle3_assets.review.columns import Bools, Columns
+from eagle3_assets.review.grading import grade_faults
 from eagle3_assets.review.shares import share_of_shard
 from eagle3_assets.review.structure import structure_faults
 from eagle3_assets.review.table import verdict
@@ -56,7 +57,8 @@ class RowChecker(Protocol):
         """Would the model's grammar emit this response, ended as its finish reason says?"""
 
     def wire_text(self, row: JudgedRow) -> str | None:
-        """Does decoding the ids under the provider's wire profile give the returned text, byte for byte?"""
+        """Does decoding the ids under the provider's wire profile give the returned text, byte for byte, and are the prompt ids
+        what the evidence says: those that the server returned, or a rendering of the request?"""
 
     def canonical(self, row: JudgedRow) -> bool | None:
         """encode(decode(ids)) == ids, field by field; None where that cannot be asked."""
@@ -71,7 +73,7 @@ def judge_tokens(
     own reasons and evidence.
     """
     columns = Columns(table)
-    faults = structure_faults(columns, n_vocab)
+    faults = structure_faults(columns, n_vocab) | grade_faults(columns)
     broken = np.any(list(faults.values()), axis=0) if len(columns) else np.zeros(0, dtype=bool)
     checked = {} if checker is None else _second_opinions(columns, ~broken, checker)
     verdicts = [_structure(columns, faults, broken)]

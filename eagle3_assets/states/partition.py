@@ -118,7 +118,13 @@ def write_partition(
         manifest = write_manifest(folder, spec, parts, corpus_part_digest=digest, model=facts, self_test=self_test)
         figures = _figures(spec, parts, len(kept))
         numbers = {k: figures[k] for k in ("rows", "tokens", "bytes", "parts")}
-        commit(folder, files=[manifest], inputs=inputs, numbers=numbers, known={part.path: part.xxh3 for part in parts})
+        commit(
+            folder,
+            files=[manifest, folder / FINAL_NORM_FILE],
+            inputs=inputs,
+            numbers=numbers,
+            known={part.path: part.xxh3 for part in parts},
+        )
     except (StoreError, OSError) as error:
         raise StateError(f"hidden_states {shard}: {error}; committed parts are kept") from None
     return figures

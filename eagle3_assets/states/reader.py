@@ -1,6 +1,6 @@
 """Random access to a partition's rows: memory-mapped, nothing copied, nothing parsed but headers.
 
-Belongs here: `open`, `States`, `StateRow`. Does not belong here: checksums (`verify.py`), trainers' formats (`handoff`).
+Belongs here: `open`, `States`, `StateRow`. Does not belong here: checksums of parts (`verify.py`), trainers' formats (`handoff`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from eagle3_assets.states.final_norm import FinalNorm, load_final_norm
 from eagle3_assets.states.manifest import PartitionManifest, read_partition
 from eagle3_assets.states.part import read_header
 from eagle3_assets.states.state_part import StatePart
+from eagle3_assets.store import digest_file
 
 if TYPE_CHECKING:
     import torch
@@ -121,8 +122,11 @@ class States:
 
     @cached_property
     def final_norm(self) -> FinalNorm:
-        """Makes post-norm states of slot 3: `states.final_norm.apply(row.hidden_states[:, 3])`."""
-        return load_final_norm(self.manifest.folder / self.manifest.final_norm["file"])
+        """Makes post-norm states of slot 3: `states.final_norm.apply(row.hidden_states[:, 3])`. Raises StateError for a damaged one."""
+        path = self.manifest.folder / self.manifest.final_norm["file"]
+        if not path.is_file() or digest_file(path) != self.manifest.final_norm["xxh3"]:
+            raise StateError(f"{path}: is not the file that {self.manifest.path.name} describes; materialize hidden_states again")
+        return load_final_norm(path)
 
     def __len__(self) -> int:
         return len(self._where)

@@ -9,9 +9,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from eagle3_assets.assets import stage
+from eagle3_assets import definitions
+from eagle3_assets import store as st
+from eagle3_assets.assets import answers, stage, tokens
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.errors import BudgetStop, CampaignError
+from eagle3_assets.errors import BudgetStop, CampaignError, StoreError
+from eagle3_assets.store import Store
 
 
 def _renamed(campaign: Campaign, name: str) -> Campaign:
@@ -72,3 +75,57 @@ def test_metadata_keeps_numbers_numeric_and_drops_nothing_else() -> None:
     assert shown["rows"] == 3 and shown["share"] == 0.5 and "none" not in shown
     assert isinstance(shown["why"], dg.JsonMetadataValue) and isinstance(shown["file"], dg.PathMetadataValue)
     assert isinstance(shown["table"], dg.MarkdownMetadataValue)
+
+
+def _assets_of(*keys: str) -> list[dg.AssetsDefinition]:
+    return [
+        a
+        for a in definitions.defs.assets or []
+        if isinstance(a, dg.AssetsDefinition) and {k.to_user_string() for k in a.keys} & set(keys)
+    ]
+
+
+@pytest.mark.parametrize("key", ["tokens/b3_magicoder", "answers/b3_magicoder"])
+def test_a_range_with_its_ends_in_the_wrong_order_is_a_failure_and_never_a_success_over_nothing(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLE3_DATA", str(tmp_path / "data"))
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        result = dg.materialize(
+            _assets_of(key),
+            selection=dg.AssetSelection.assets(key.split("/")),
+            instance=instance,
+            resources=dict(definitions.defs.resources or {}),
+            tags={"dagster/asset_partition_range_start": "15", "dagster/asset_partition_range_end": "00"},
+            raise_on_error=False,
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        )
+    assert not result.success and "range 15...00 holds no partition" in str(stage.last_error[0])
+    assert "00...15" in str(stage.last_error[0])
+
+
+def _committed_then_damaged(path: Path, content: dict[str, object]) -> None:
+    """Written, committed, and one byte changed: the size stays."""
+    st.write_json(path, content)
+    st.commit(path, files=[path], inputs={})
+    data = bytearray(path.read_bytes())
+    data[data.index(b"0"[0])] = b"7"[0]
+    path.write_bytes(data)
+
+
+def test_wire_profiles_damaged_without_changing_their_size_make_no_tokens(
+    campaign: Campaign, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens.lineage, "tokens_inputs", lambda *_: {})
+    _committed_then_damaged(store.wire_profiles, {"version": 1, "providers": {"P": {"rows": 100}}})
+    with pytest.raises(StoreError, match=r"wire_profiles\.json: checksum differs"):
+        tokens._write_shard(campaign, store, campaign.dataset_named("b3_magicoder"), "00")
+    assert not store.tokens("b3_magicoder", "00").exists()
+
+
+def test_endpoints_damaged_without_changing_their_size_route_nothing(campaign: Campaign, store: Store) -> None:
+    _committed_then_damaged(
+        store.endpoints, {"snapshot": {"data": {"endpoints": [], "price": "0.001"}}, "eligible": [], "refused": []}
+    )
+    with pytest.raises(StoreError, match=r"endpoints\.json: checksum differs"):
+        answers.resolved_routing(campaign, store)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eagle3_assets.exact.grammar import CallParts, GrammarError, Parts, assemble, check, split
 from eagle3_assets.exact.tokenizer import Profile, load_profile
 
-WORDS = st.lists(st.integers(0, 4095), max_size=5).map(tuple)
+WORDS = st.lists(st.integers(0, 2047), max_size=5).map(tuple)
 CALLS = st.lists(st.builds(CallParts, WORDS, WORDS), min_size=1, max_size=3).map(tuple)
 
 

@@ -63,8 +63,8 @@ def test_other_wrong_ends_are_refused_too(k25: Profile, stated: int, words: str)
 
 
 def test_a_vocabulary_that_is_too_small_is_refused(mini: Profile, campaign: Campaign) -> None:
-    with pytest.raises(ExactError, match=r"target\.vocab_size = 4096 is less than the 4352 ids"):
-        probe(with_target(campaign, vocab_size=4096), mini)
+    with pytest.raises(ExactError, match=r"target\.vocab_size = 2048 is less than the 2304 ids"):
+        probe(with_target(campaign, vocab_size=2048), mini)
 
 
 def test_a_template_that_renders_otherwise_fails_its_check(tmp_path: Path, mini: Profile, campaign: Campaign) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from eagle3_assets.exact.reconstruction import Reconstruction
 from eagle3_assets.exact.render import PromptForm
 from eagle3_assets.exact.tokenizer import Profile, load_profile, profile_for_model
 from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire_profiles import READINGS, reading_name
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 # Row by row, no tolerance: residual of prompt and completion, grade, and a word of the reason (prompt-side.md, contract 4.1).
@@ -110,6 +112,95 @@ def test_server_ids_that_disagree_are_quarantined_with_the_reason(
     assert any(text.startswith(reason) for text in found.reasons), found.reasons
 
 
+@pytest.mark.parametrize("source", ["openrouter", "engine", "import"])
+def test_prompt_ids_of_the_billed_length_prove_nothing_by_their_number(mini: Profile, provider: Provider, source: str) -> None:
+    answer = provider.answer(Truth(), with_ids=True, source=source)
+    assert rebuild(mini, answer).grade == "A0"
+    body = json.loads(answer.body)
+    n, garbage = len(body["prompt_token_ids"]), mini.encode("x")[0]
+    one_wrong = [*body["prompt_token_ids"]]
+    one_wrong[n // 2] = garbage
+    for ids in ([garbage] * n, one_wrong):
+        body["prompt_token_ids"] = ids
+        found = reconstruct(mini, answer.request, parse_fields(json.dumps(body).encode()), None, source=source)
+        assert found.grade == "Q" and found.p_exact == 0.0, ids
+        assert any(text.startswith("prompt: ") and "no rendering of the request" in text for text in found.reasons), found.reasons
+
+
+@pytest.mark.parametrize(("source", "grade"), [("openrouter", "Q"), ("engine", "A0"), ("import", "A0")])
+def test_another_encoding_of_the_prompts_text_is_believed_from_a_server_of_ones_own(
+    mini: Profile, provider: Provider, source: str, grade: str
+) -> None:
+    answer = provider.answer(Truth(), with_ids=True, source=source)
+    body = json.loads(answer.body)
+    whole = mini.encode("question")
+    pieces = [mini.encode(char)[0] for char in "question"]
+    ids, text = body["prompt_token_ids"], mini.decode(body["prompt_token_ids"])
+    at = next(k for k in range(len(ids)) if ids[k : k + len(whole)] == whole)
+    body["prompt_token_ids"] = [*ids[:at], *pieces, *ids[at + len(whole) :]]
+    body["usage"]["prompt_tokens"] = len(body["prompt_token_ids"])
+    assert pieces != whole and mini.decode(body["prompt_token_ids"]) == text
+    found = reconstruct(mini, answer.request, parse_fields(json.dumps(body).encode()), None, source=source)
+    assert found.grade == grade and found.evidence["prompt_equals_template"] is False
+
+
+@pytest.mark.parametrize(("source", "text", "grade"), [("engine", "<s>user question 0<e>", "A0"), ("engine", "<s>user<e>", "Q"),
+                                                       ("openrouter", "<s>user question 0<e>", "Q")])  # fmt: skip
+def test_without_a_template_an_engines_prompt_must_spell_the_request(
+    tokenizers: Path, source: str, text: str, grade: str
+) -> None:
+    profile = load_profile("kimi-k2-instruct", tokenizers)
+    prompt, ids = profile.encode(text), [*profile.encode("Answer."), profile.end_id]
+    body = {
+        "choices": [{"finish_reason": "stop", "message": {"content": "Answer."}, "token_ids": ids}],
+        "prompt_token_ids": prompt,
+        "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(ids)},
+    }
+    request = {"messages": [{"role": "user", "content": "question 0"}]}
+    found = reconstruct(profile, request, parse_fields(json.dumps(body).encode()), None, source=source)
+    assert found.grade == grade, found.reasons
+    assert grade == "A0" or any(reason.startswith("prompt: ") for reason in found.reasons)
+
+
+def test_ids_outside_the_vocabulary_are_not_kept_so_that_the_shard_stays_well_formed(mini: Profile, provider: Provider) -> None:
+    answer = provider.answer(Truth(), with_ids=True, source="engine")
+    body = json.loads(answer.body)
+    for ids in (body["prompt_token_ids"], body["choices"][0]["token_ids"]):
+        right, ids[0] = ids[0], 2**31 - 1
+        found = reconstruct(mini, answer.request, parse_fields(json.dumps(body).encode()), None, source="engine")
+        ids[0] = right
+        assert (found.grade, found.input_ids, found.prompt_len, found.loss_spans) == ("Q", (), 0, ())
+        assert any(text.startswith("grammar: an id is outside") for text in found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("usage", "grade"),
+    [
+        ({}, "I"),
+        ({"prompt_tokens": None, "completion_tokens": 2}, "D"),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, "D"),
+        ({"completion_tokens": None, "prompt_tokens": 9999}, "D"),
+    ],
+)
+def test_half_a_bill_that_does_not_fit_leaves_an_import_unverified(
+    mini: Profile, provider: Provider, usage: dict[str, Any], grade: str
+) -> None:
+    answer = provider.answer(Truth(), no_usage=True, source="import")
+    body = {**json.loads(answer.body), "usage": usage}
+    found = reconstruct(mini, answer.request, parse_fields(json.dumps(body).encode()), None, source="import")
+    assert found.grade == grade and (
+        grade == "I" or found.reasons == ("no usage: half a bill, which does not fit, so nothing is verified",)
+    )
+
+
+def test_a_call_whose_name_is_not_in_the_ids_is_quarantined_though_its_id_agrees(mini: Profile, provider: Provider) -> None:
+    answer = provider.answer(Truth(content="", calls=(("f", '{"a": 1}'),), finish="tool_calls"), with_ids=True, source="engine")
+    renamed = answer.body.replace(b'"name": "f"', b'"name": "g"')
+    assert renamed != answer.body
+    found = reconstruct(mini, answer.request, parse_fields(renamed), None, source="engine")
+    assert found.grade == "Q" and found.reasons[0].startswith("wire_text: name of call 0")
+
+
 def test_server_ids_that_are_not_canonical_stay_a0_and_are_counted(mini: Profile, provider: Provider) -> None:
     answer = provider.answer(Truth(reasoning=" user"), with_ids=True, source="engine")
     body = json.loads(answer.body)
@@ -191,6 +282,28 @@ def test_ambiguous_rows_keep_their_survivors_for_the_model(mini: Profile, provid
     sequences = {found.input_ids, *found.survivors}
     assert found.grade == "C1" and len(sequences) == found.hypotheses["distinct"] > 1
     assert provider.truths[0] in sequences
+
+
+def test_a_bill_that_only_an_unclosed_reading_fits_is_weighed_against_one_token_of_damage(mini: Profile) -> None:
+    """`</think>` left out costs one token less; a server that re-spaces arguments adds as many. The bill shows only the sum."""
+    provider, known = Provider(mini), ("verbatim", True)
+    wire = {
+        "rows": 200, "explained": 199, "decided": True, "edges": {}, "readings": {reading_name(known): 199},
+        "ruled_out": [reading_name(reading) for reading in READINGS if reading != known],
+    }  # fmt: skip
+    sent = ('{"a":1}', '{"a":true}', '{"a":[1,2]}', '{"b":"x"}')
+    pairs = [(text, text.replace(":", ": ", 1)) for text in sent] + [(text, text.replace(",", ", ")) for text in sent]
+    told, spaced = next(pair for pair in pairs if len(mini.encode(pair[1])) - len(mini.encode(pair[0])) == 1)
+    calls = (("f", told),)
+    honest = provider.answer(Truth(" so", "", calls=calls, finish="tool_calls", closed=False))
+    body = json.loads(provider.answer(Truth(" so", "", calls=calls, finish="tool_calls")).body)
+    body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = spaced
+    argspace = dataclasses.replace(provider.answers[-1], body=json.dumps(body).encode())
+    clean = provider.answer(Truth(" so", "", calls=calls, finish="tool_calls"))
+    for answer, grade, closed in ((honest, "C1", False), (argspace, "C1", False), (clean, "B1", True)):
+        found = rebuild(mini, answer, wire)
+        assert (found.grade, found.evidence["reasoning_closed"]) == (grade, closed), found.reasons
+        assert (found.p_exact < 0.95) is (grade == "C1")
 
 
 @pytest.mark.parametrize("calls", [(), (("f", '{"a": 1'),)])

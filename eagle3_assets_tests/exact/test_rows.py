@@ -8,13 +8,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.exact.checker import Checker
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of, write_rows
 from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.wire import parse_fields
 from eagle3_assets.exact.wire_profiles import learn
+from eagle3_assets.store import write_json
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
 
@@ -29,11 +32,15 @@ class Judged:
     finish_reason: str | None
     evidence: dict[str, object]
     response_ids: object
+    input_ids: tuple[int, ...]
+    prompt_len: int
 
 
 def judged(row: SampleRow) -> Judged:
     ids = np.array(row.input_ids[row.prompt_len :], dtype=np.int32)
-    return Judged(row, row.sample_id, row.turn, row.attempt, row.finish_reason, json.loads(row.evidence), ids)
+    return Judged(
+        row, row.sample_id, row.turn, row.attempt, row.finish_reason, json.loads(row.evidence), ids, row.input_ids, row.prompt_len
+    )
 
 
 def test_the_highest_finished_attempt_counts_and_failures_give_no_row(mini: Profile, campaign: Campaign) -> None:
@@ -94,3 +101,75 @@ def test_the_checker_confirms_good_rows_and_catches_changed_ones(mini: Profile, 
     spaceless = dataclasses.replace(good, evidence=json.dumps({**json.loads(good.evidence), "edits": {}}))
     assert checker.wire_text(judged(spaceless)) is not None, "without its edits the row does not give the wire's text"
     assert checker.wire_text(judged(dataclasses.replace(good, attempt=2))) == "the journal has no such answer"
+    wrong_prompt = (*good.input_ids[:2], good.input_ids[2] ^ 1, *good.input_ids[3:])
+    assert "no rendering of the request" in (checker.wire_text(judged(dataclasses.replace(good, input_ids=wrong_prompt))) or "")
+
+
+def test_the_checker_holds_server_ids_against_those_that_were_returned(mini: Profile, campaign: Campaign) -> None:
+    provider = Provider(mini)
+    answer = provider.answer(Truth(), with_ids=True, source="engine")
+    bare = json.loads(provider.answer(Truth(), with_ids=True, source="engine").body)
+    del bare["prompt_token_ids"]
+    no_prompt = dataclasses.replace(provider.answers[1], body=json.dumps(bare).encode())
+    checker = Checker(mini, [answer, no_prompt])
+    rows = build_rows(mini, campaign, campaign.dataset_named("b1_glaive"), [answer, no_prompt], None)
+    assert [row.grade for row in rows] == ["A0", "A0"]
+    for row in rows:
+        assert checker.wire_text(judged(row)) is None
+        changed = dataclasses.replace(row, input_ids=(row.input_ids[0] ^ 1, *row.input_ids[1:]))
+        assert "prompt ids" in (checker.wire_text(judged(changed)) or "")
+
+
+# A body's text goes into JSON and Parquet, which hold no lone surrogate; \\ud800 in JSON is one.
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        (b'"provider": "P"', b'"provider": "P", "id": "gen-\\ud800"', "generation_id"),
+        (b'"finish_reason": "stop"', b'"finish_reason": "stop", "native_finish_reason": "\\udfff"', "native_finish_reason"),
+        (b'"provider": "P"', b'"provider": "P", "model": "kimi\\ud800"', "model"),
+        (b'"provider": "P"', b'"provider": "\\ud800"', "provider"),
+        (b'"finish_reason": "stop"', b'"finish_reason": "\\ud800"', "finish_reason"),
+    ],
+)
+def test_one_poisoned_name_never_stops_a_shard(
+    mini: Profile, campaign: Campaign, tmp_path: Path, old: bytes, new: bytes, word: str
+) -> None:
+    provider = Provider(mini)
+    good, bad = (provider.answer(Truth(content=text), provider=None) for text in ("One.", "Two."))
+    assert old in bad.body
+    bad = dataclasses.replace(bad, body=bad.body.replace(old, new))
+    write_json(tmp_path / "wire_profiles.json", learn(mini, [good, bad]))
+    rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [good, bad], learn(mini, [good, bad]))
+    write_rows(tmp_path / "00.parquet", rows)
+    back = list(rows_of(read_table(tmp_path / "00.parquet")))
+    assert back == rows and back[0].reasons == () and any(reason.startswith(f"{word}: ") for reason in back[1].reasons)
+    assert "?" in str(getattr(back[1], word))
+    assert (back[1].grade == "Q") is (word == "finish_reason"), "a name does not touch the ids; an unknown end does"
+
+
+def test_an_escaped_surrogate_in_tool_arguments_is_one_row_in_quarantine(mini: Profile, campaign: Campaign) -> None:
+    provider = Provider(mini)
+    calls = (("f", '{"a":"\\ud800"}'),)
+    answer = provider.answer(Truth(content="", calls=calls, finish="tool_calls"), bill_shift=5)
+    (row,) = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [answer], None)
+    assert row.grade == "Q" and row.reasons[0].startswith("completion_equals_bill: ")
+
+
+@pytest.mark.parametrize("cost", [-1.0, 1.7e308, float("nan"), float("inf"), True, "0.1", 10**400])
+def test_a_price_that_can_be_none_is_none_whoever_states_it(mini: Profile, campaign: Campaign, cost: object) -> None:
+    provider = Provider(mini)
+    body = json.loads(provider.answer(Truth()).body)
+    body["usage"]["cost"] = cost
+    bodied = dataclasses.replace(provider.answers[0], body=json.dumps(body).encode())
+    assert parse_fields(bodied.body).cost_usd is None
+    settled = provider.answer(Truth(), cost_usd=cost)
+    rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [bodied, settled], None)
+    assert [row.cost_usd for row in rows] == [None, None]
+
+
+def test_what_was_not_settled_is_not_taken_from_the_body(mini: Profile, campaign: Campaign) -> None:
+    body = json.loads(Provider(mini).answer(Truth()).body)
+    body["usage"]["cost"] = 0.5
+    answer = dataclasses.replace(Provider(mini).answer(Truth()), body=json.dumps(body).encode())
+    (row,) = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [answer], None)
+    assert row.cost_usd is None and parse_fields(answer.body).cost_usd == 0.5

@@ -31,7 +31,7 @@ def test_the_end_of_a_turn_is_163586_and_163533_is_an_ordinary_word(k25: Profile
 
 
 def test_kimi_mini_has_kimis_specials_in_kimis_order(mini: Profile, k25: Profile) -> None:
-    assert mini.n_vocab == 4352
+    assert mini.n_vocab == 2304
     assert {n: i - mini.n_base for n, i in mini.specials.items()} == {n: i - k25.n_base for n, i in k25.specials.items()}
 
 

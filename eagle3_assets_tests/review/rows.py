@@ -74,7 +74,7 @@ def make_row(name: object = 0, *, prompt: int = 5, response: int = 8, **changes:
         "survivors": (),
         "p_exact": 0.999,
         "p_basis": "simulated",
-        "evidence": "{}",
+        "evidence": evidence(str(changes.get("grade", "B1"))),
         "reasons": (),
         "billed_prompt": prompt,
         "billed_completion": response,
@@ -97,8 +97,17 @@ def quarantined(name: object, reason: str, **changes: Any) -> SampleRow:
     return make_row(name, **{"grade": "Q", "p_exact": 0.0, "reasons": (reason,), **changes})
 
 
-def evidence(**facts: Any) -> str:
-    return orjson.dumps(facts).decode()
+_RESTS_ON: dict[str, dict[str, Any]] = {
+    "A0": {"basis": "server_ids", "wire_text": True},
+    "B1": {"basis": "bill", "provider_decided": True, "hypotheses": {"tried": 12, "surviving": 1, "distinct": 1}},
+    "C1": {"basis": "bill", "provider_decided": False, "hypotheses": {"tried": 12, "surviving": 3, "distinct": 3}},
+    "I": {"basis": "none"},
+}
+
+
+def evidence(grade: str = "B1", **facts: Any) -> str:
+    """What a grade rests on, and `facts` beside it."""
+    return orjson.dumps({**_RESTS_ON.get(grade, {}), **facts}).decode()
 
 
 def write_tokens(store: Store, dataset: str, shard: str, rows: Sequence[SampleRow], **inputs: Any) -> TokenFile:

@@ -183,10 +183,12 @@ def test_truncated_and_noncanonical_shares_warn() -> None:
     cut = [make_row(f"c{i}", finish_reason="length") for i in range(9)]
     found = judge([*GOOD[:31], *cut])["truncated_share"]
     assert not found.passed and not found.stops and found.numbers["bad"] == 9
-    engine = [make_row(f"e{i}", source="engine", provider=None, grade="A0", evidence=evidence(again=i >= 4)) for i in range(30)]
+    engine = [
+        make_row(f"e{i}", source="engine", provider=None, grade="A0", evidence=evidence("A0", again=i >= 4)) for i in range(30)
+    ]
     odd = judge([*GOOD, *engine], checker=LookingChecker())["canonical"]
     assert odd.numbers["total"] == 30 and odd.numbers["bad"] == 4 and not odd.passed  # rows of OpenRouter are not asked
-    own = [dataclasses.replace(r, evidence=evidence(canonical=i >= 2)) for i, r in enumerate(engine)]
+    own = [dataclasses.replace(r, evidence=evidence("A0", canonical=i >= 2)) for i, r in enumerate(engine)]
     assert judge(own)["canonical"].numbers["bad"] == 2 and judge(own)["canonical"].passed
 
 
@@ -197,8 +199,36 @@ def test_the_checker_is_not_asked_about_rows_that_are_out_or_broken() -> None:
     assert checker.asked == [sample_id(1)]
 
 
-def test_evidence_that_is_not_json_is_no_exception() -> None:
-    assert failing([*GOOD, make_row("x", evidence="{not json"), make_row("y", evidence="[1]")]) == set()
+def test_evidence_that_is_not_json_carries_no_grade_and_is_no_exception() -> None:
+    assert failing([*GOOD, make_row("x", evidence="{not json"), make_row("y", evidence="[1]")]) == {"structure"}
+    assert failing([*GOOD, quarantined("x", "wire_text: no", evidence="{not json")]) == set()
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "a C1 edited to A0": {"grade": "A0", "evidence": evidence("C1")},
+    "a C1 edited to B1": {"grade": "B1", "evidence": evidence("C1")},
+    "a B1 of several sequences": {"evidence": evidence("B1", hypotheses={"tried": 12, "surviving": 2, "distinct": 2})},
+    "a B1 of an undecided provider": {"evidence": evidence("B1", provider_decided=False)},
+    "a B1 below its floor": {"p_exact": 0.9},
+    "a B1 with survivors": {"survivors": ((1, 2, END),)},
+    "a D edited to I": {"grade": "I", "evidence": evidence("B1")},
+    "an A0 whose text was never compared": {"grade": "A0", "evidence": evidence("A0", wire_text=False)},
+    "a grade that there is not": {"grade": "A9"},
+    "p_exact is NaN": {"p_exact": float("nan")},
+    "p_exact above 1": {"p_exact": 1.01},
+    "p_exact below 0": {"p_exact": -0.01},
+    "a quarantined row that is probable": {"grade": "Q", "p_exact": 0.5, "reasons": ("wire_text: no",)},
+    "another residual than the ids give": {"evidence": evidence("B1", residual={"completion": 1, "prompt": 0})},
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_a_grade_that_its_evidence_does_not_carry_fails_structure(name: str) -> None:
+    bad = make_row("bad", **UNSUPPORTED[name])
+    found = judge([*GOOD, bad])["structure"]
+    assert not found.passed and found.stops and bad.sample_id in found.examples
+    stated = make_row("good", evidence=evidence("B1", residual={"completion": 0, "prompt": 0}))
+    assert "structure" not in failing([*GOOD, stated])
 
 
 def test_judging_slices_and_chunks_of_a_table_is_the_same() -> None:

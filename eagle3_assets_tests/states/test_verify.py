@@ -13,14 +13,16 @@ import torch
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
+from eagle3_assets.errors import StateError, StoreError
 from eagle3_assets.review.table import CHECKS
 from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.states import part as part_module
 from eagle3_assets.states.part import read_header, read_record
 from eagle3_assets.states.partition import write_partition
 from eagle3_assets.states.reader import map_part
+from eagle3_assets.states.reader import open as open_states
 from eagle3_assets.states.verify import judge_states, verify_partition
-from eagle3_assets.store import Store, digest_file
+from eagle3_assets.store import Store, digest_file, read_manifest
 from eagle3_assets_tests.states.conftest import CampaignMaker, FormulaEngine, make_packs
 
 SHARD = "00000"
@@ -208,6 +210,10 @@ def test_another_norm_weight_is_noticed(campaign: Campaign, store: Store, packs:
     data[-1] ^= 1
     path.write_bytes(data)
     assert "final_norm.safetensors: checksum differs" in failed(campaign, store, packs)["layer_self_test"]
+    with pytest.raises(StateError, match=r"final_norm\.safetensors: is not the file that manifest\.json describes"):
+        _ = open_states(store.states(SHARD)).final_norm
+    with pytest.raises(StoreError, match=r"final_norm\.safetensors: checksum differs"):  # as every stage behind reads it
+        read_manifest(store.states(SHARD), verify=True)
 
 
 def test_the_formats_version_is_checked(
