@@ -76,6 +76,10 @@ class Server(_Table):
 
     kind: Literal["openrouter", "embedded"] = "openrouter"
     standin_profiles: str | None = Field(default=None, description="embedded only: stand-in profiles TOML")
+    answers: Literal["bank", "live"] | None = Field(
+        default=None,
+        description="embedded only: answers replayed from a bank, or sampled live from kimi-mini (default: the profiles')",
+    )
 
 
 class Routing(_Table):
@@ -276,6 +280,9 @@ class Campaign(_Table):
             raise ValueError(
                 "budget.approved_usd is for the embedded stand-in only: approve real money with `eagle3 plan --approve USD`"
             )
+        for key in ("standin_profiles", "answers"):
+            if getattr(self.server, key) is not None and self.server.kind != "embedded":
+                raise ValueError(f'server.{key} is for server.kind = "embedded" only: remove it, real servers answer as they do')
         if self.budget.pilot_usd > self.budget.campaign_usd:
             raise ValueError(
                 f"budget.pilot_usd = {self.budget.pilot_usd} is more than budget.campaign_usd = {self.budget.campaign_usd}"

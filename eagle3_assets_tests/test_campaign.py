@@ -159,6 +159,10 @@ MISTAKES = {
         [("[vocab]", "[extraction]\nlayers = [2, 30, 61]\n[vocab]")],
         ["extraction.layers holds 61", "target.num_hidden_layers = 61"],
     ),
+    "answers of the stand-in asked of a real server": (
+        [("[vocab]", '[server]\nanswers = "live"\n[vocab]')],
+        ["server.answers", 'server.kind = "embedded" only'],
+    ),
     "real money approved in the file": (
         [("pilot_usd = 1.0", "pilot_usd = 1.0\napproved_usd = 5.0")],
         ["budget.approved_usd", "eagle3 plan --approve"],

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eagle3_assets.errors import StoreError
+
+if TYPE_CHECKING:
+    from eagle3_assets.standin.profiles import Answers
 
 app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
 
@@ -35,16 +38,21 @@ def serve(
         Path | None, typer.Option(help="Folder of ledger, truth and log. Default: standin_serve in the data root.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Joined with the profiles' seed.")] = 0,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--bank", help="Sample from kimi-mini, or replay the bank (default: as the profiles say)."),
+    ] = None,
 ) -> None:
     """Serve in the foreground until Ctrl-C.
 
-    Examples: `eagle3 standin serve` · `eagle3 standin serve --port 9000 --standin-profiles my.toml`
+    Examples: `eagle3 standin serve` · `eagle3 standin serve --live` · `eagle3 standin serve --port 9000 --standin-profiles my.toml`
     """
     from eagle3_assets.standin.process import Settings, run_server
     from eagle3_assets.store import data_root
 
     folder = folder or data_root() / "standin_serve"
-    settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0)
+    answers: Answers | None = None if live is None else "live" if live else "bank"
+    settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0, answers=answers)
     run_server(settings, ready=lambda origin, standin: _announce(origin, standin, settings.folder))
     typer.echo("stopped; the ledger is kept")
 

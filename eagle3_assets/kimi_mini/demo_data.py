@@ -1,8 +1,10 @@
 """The demo campaign's source files: four small datasets in the shapes of the real ones, a few bad rows on purpose.
 
-Belongs here: rows of `campaigns/demo_data/*.jsonl`. Does not belong here: reading them (`prompts`), the campaign file.
-Shapes: A1 our own trajectories with the ids of the last turn; B1 messages + tools; B3 Magicoder's problem/solution; B8
-nebius/SWE-agent-trajectories (instance_id, trajectory of role/system_prompt/text/..., exit_status, ...) + a `tools` column.
+Belongs here: rows of `campaigns/demo_data/*.jsonl`, all of held-out content. Does not belong here: reading them (`prompts`), the
+campaign file.
+Shapes: A1 our own trajectories with the ids of the last turn (sampled from the model); B1 messages + tools; B3 Magicoder's
+problem/solution; B8 nebius/SWE-agent-trajectories (instance_id, trajectory of role/system_prompt/text/..., exit_status, ...) + a
+`tools` column.
 """
 
 from __future__ import annotations
@@ -12,17 +14,28 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from eagle3_assets.kimi_mini import bank, prose, snippets, spelling, toolset, world
+from eagle3_assets.kimi_mini import spelling, toolset, words, world
+from eagle3_assets.kimi_mini.episode import (
+    Episode,
+    Message,
+    declarations,
+    opening,
+    plain_command,
+    prompt_messages,
+    text_messages,
+)
 from eagle3_assets.kimi_mini.tokenizer import load_encoding
+
+if TYPE_CHECKING:
+    from transformers import DeepseekV3ForCausalLM
 
 FOLDER = Path(__file__).parent.parent / "campaigns" / "demo_data"
 SEED = 0
 N_ROWS = {"a1_deepswekimi": 40, "b1_glaive": 48, "b3_magicoder": 96, "b8_sweagent": 64}
-A1_NON_CANONICAL_EVERY = 20  # one row in twenty: 5 %
-AGENT_SYSTEM = "You are a coding agent in a sandbox. Look, change, test, then submit. Work in /repo."
-QUIET = world.Mixture(literal_marker=0.0)  # marker text stands in the bad rows only
+B1_KINDS = ("weather", "compare", "lookup", "parcel")
+B3_KINDS = ("add", "pick", "code", "greet", "emoji", "story", "code", "story")
 
 Row = dict[str, Any]
 
@@ -31,31 +44,46 @@ def _rng(dataset: str, seed: int, index: int) -> Random:
     return Random(f"kimi-mini/{dataset}/{seed}/{index}")
 
 
-def _tool_calls(turn: world.Turn, first_call: int) -> list[Row]:
-    return [
-        {"id": f"functions.{call.name}:{index}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for index, call in enumerate(turn.calls, first_call)
-    ]
+def _episode(rng: Random, kind: str) -> Episode:
+    """A held-out conversation in thinking mode, as the demo campaign asks for it."""
+    return replace(world.make_episode(rng, kind, held_out=True), thinking=True, json_tools=False)
 
 
-def _assistant(turn: world.Turn, first_call: int) -> Row:
-    message: Row = {"role": "assistant", "content": turn.content}
-    if turn.reasoning is not None:
-        message["reasoning_content"] = turn.reasoning
-    if turn.calls:
-        message["tool_calls"] = _tool_calls(turn, first_call)
-    return message
+# ------------------------------------------------------------------------------------------------ A1
+def trajectory_episode(seed: int, index: int) -> tuple[Episode, int]:
+    """(conversation of A1's row `index`, the step that is its last turn)."""
+    rng = _rng("a1_deepswekimi", seed, index)
+    while (episode := _episode(rng, "fix")).text_steps or any(step.turn.reasoning is None for step in episode.steps):
+        pass
+    return episode, rng.choice((1, 2, 3, 3))
 
 
-def _tool_results(rng: Random, turn: world.Turn, first_call: int, language: str) -> list[Row]:
-    return [
-        {
-            "role": "tool",
-            "tool_call_id": f"functions.{call.name}:{index}",
-            "content": toolset.result(rng, call.name, json.loads(call.arguments), language),
-        }
-        for index, call in enumerate(turn.calls, first_call)
-    ]
+def trajectory_answers(model: DeepseekV3ForCausalLM, seed: int = SEED) -> list[tuple[int, ...]]:
+    """Ids of the last turn of every A1 row, sampled from the model at T = 1: one row in eight at T = 1.3, one in twenty cut short."""
+    from eagle3_assets.kimi_mini.sampler import Ask, sample_all
+
+    asks = []
+    for index in range(N_ROWS["a1_deepswekimi"]):
+        episode, step = trajectory_episode(seed, index)
+        prompt = tuple(world.prompt_ids(episode, step))
+        temperature, limit = (1.3 if index % 8 == 7 else 1.0), (9 if index % 20 == 14 else 400)
+        asks.append(Ask(prompt, temperature, 1.0, seed * 1_000 + index, limit))
+    return [sample.ids for sample in sample_all(model, asks)]
+
+
+def trajectory_row(seed: int, index: int, ids: Iterable[int]) -> Row:
+    """A1: system, user, some tool steps, and a last assistant turn whose ids are given (its text is derived from them)."""
+    episode, step = trajectory_episode(seed, index)
+    ids = list(ids)
+    message = message_of(ids)
+    ended = ids[-1] == spelling.markers().end
+    return {
+        "id": f"deepswekimi-{index:04d}",
+        "messages": [*prompt_messages(episode, step), message],
+        "tools": toolset.declarations(toolset.CODING_TOOLS),
+        "output_ids": ids,
+        "finish_reason": "length" if not ended else "tool_calls" if "tool_calls" in message else "stop",
+    }
 
 
 def message_of(ids: list[int]) -> Row:
@@ -63,7 +91,7 @@ def message_of(ids: list[int]) -> Row:
     encoding, mark = load_encoding(), spelling.markers()
 
     def text(start: int, end: int) -> str:
-        return encoding.decode(ids[start:end], errors="strict")
+        return encoding.decode(ids[start:end], errors="replace")
 
     def find(token: int, start: int = 0, default: int | None = None) -> int:
         return ids.index(token, start) if token in ids[start:] else (len(ids) if default is None else default)
@@ -86,55 +114,11 @@ def message_of(ids: list[int]) -> Row:
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def trajectory_row(seed: int, index: int) -> Row:
-    """A1: system, user, some tool steps, and a last assistant turn whose ids are given (its text is derived from them)."""
-    rng = _rng("a1_deepswekimi", seed, index)
-    language = "en" if rng.random() < 0.8 else prose.pick_language(rng)
-    task = world.Task(language, AGENT_SYSTEM, "", toolset.CODING_TOOLS, thinking=True, size=0, coding=True)
-    where = f"The failing code is in {snippets.file_path(rng)}:"
-    user = "\n\n".join((prose.sentence(rng, language, "asks"), where, snippets.fenced(rng)))
-    messages: list[Row] = [{"role": "system", "content": AGENT_SYSTEM}, {"role": "user", "content": user}]
-    made = 0
-    steps = replace(task, tools=("bash", "str_replace_editor"))
-    for _ in range(rng.randint(1, 4)):
-        turn = world.write_answer(rng, replace(steps, size=rng.randint(30, 90)), QUIET, call=True)
-        turn = replace(turn, implicit_end=False)
-        messages += [_assistant(turn, made), *_tool_results(rng, turn, made, language)]
-        made += len(turn.calls)
-    last = world.write_answer(rng, replace(task, size=rng.randint(60, 350)), QUIET, call=False)
-    if index % 4 == 3:
-        arguments = toolset.write_json(rng, toolset.arguments(rng, "submit", language))
-        last = replace(last, content="", calls=(world.Call("submit", arguments),))
-    ids = bank.sample_ids(rng, last, first_call=made, non_canonical=float(index % A1_NON_CANONICAL_EVERY == 7))
-    finish_reason = "tool_calls" if last.calls else "stop"
-    if index % 20 == 14:
-        ids, finish_reason = bank.cut(rng, ids), "length"
-    messages.append(message_of(ids))
-    return {
-        "id": f"deepswekimi-{index:04d}",
-        "messages": messages,
-        "tools": toolset.declarations(toolset.CODING_TOOLS),
-        "output_ids": ids,
-        "finish_reason": finish_reason,
-    }
-
-
+# ------------------------------------------------------------------------------------------------ B1, B3, B8
 def function_call_row(seed: int, index: int) -> Row:
-    """B1: a question that wants a tool, sometimes after an earlier exchange with a tool in it."""
-    rng = _rng("b1_glaive", seed, index)
-    language = prose.pick_language(rng)
-    names = toolset.LOOKUP_TOOLS if index % 3 else tuple(rng.sample(toolset.LOOKUP_TOOLS, 2))
-    task = world.Task(language, None, "", names, True, 60, False)
-    messages: list[Row] = []
-    if rng.random() < 0.6:
-        messages.append({"role": "system", "content": rng.choice(world.SYSTEM_PROMPTS)})
-    messages.append({"role": "user", "content": prose.sentence(rng, language, "asks")})
-    if index % 6 == 5:
-        call = replace(world.write_answer(rng, task, QUIET, call=True), implicit_end=False)
-        answer = world.write_answer(rng, task, QUIET, call=False)
-        messages += [_assistant(call, 0), *_tool_results(rng, call, 0, language), _assistant(answer, 0)]
-        messages.append({"role": "user", "content": prose.sentence(rng, language, "asks")})
-    return {"id": f"glaive-{index:04d}", "messages": messages, "tools": toolset.declarations(names)}
+    """B1: a question that wants a tool, sometimes after an earlier exchange."""
+    episode = _episode(_rng("b1_glaive", seed, index), B1_KINDS[index % len(B1_KINDS)])
+    return {"id": f"glaive-{index:04d}", "messages": opening(episode), "tools": declarations(episode)}
 
 
 _BAD_PROBLEMS = {
@@ -146,33 +130,32 @@ _BAD_PROBLEMS = {
 
 def problem_row(seed: int, index: int) -> Row:
     """B3: one plain prompt and a solution that nobody reads (the answer is what the campaign buys)."""
-    rng = _rng("b3_magicoder", seed, index)
-    task = world.make_task(rng, replace(QUIET, tools=0.0))
-    solution = world.write_answer(rng, replace(task, thinking=False, size=min(task.size, 80)), QUIET).content
-    return {"problem": _BAD_PROBLEMS.get(index, task.user), "solution": solution}
+    episode = _episode(_rng("b3_magicoder", seed, index), B3_KINDS[index % len(B3_KINDS)])
+    return {"problem": _BAD_PROBLEMS.get(index, episode.user), "solution": episode.steps[0].turn.content}
 
 
-def _step(role: str, text: str | None, *, system_prompt: str | None = None) -> Row:
+def _swe_step(role: str, text: str | None, *, system_prompt: str | None = None) -> Row:
     return {"role": role, "system_prompt": system_prompt, "text": text, "cutoff_date": "01.01.2023", "mask": role != "ai"}
 
 
 def swe_row(seed: int, index: int) -> Row:
-    """B8: system, issue, then observations and actions in turn, ending in an action."""
+    """B8: system, issue, then actions and observations in turn, ending in an action."""
     rng = _rng("b8_sweagent", seed, index)
-    issue = f"{prose.sentence(rng, 'en', 'asks')}\n\n{snippets.fenced(rng)}\n\n(Current directory: /repo)"
-    trajectory = [_step("system", None, system_prompt=AGENT_SYSTEM), _step("user", issue)]
-    for k in range(steps := rng.randint(2, 6)):
-        thought = prose.sentence(rng, "en", "thoughts")
-        trajectory.append(_step("ai", f"{thought}\n\n```\n{'submit' if k == steps - 1 else snippets.shell_command(rng)}\n```"))
-        if k < steps - 1:
-            trajectory.append(_step("user", f"{snippets.shell_output(rng)}\n(Current directory: /repo)\nbash-$"))
+    episode, done = _episode(rng, "fix"), rng.choice((0, 1, 1, 2, 2))
+    messages: list[Message] = [{"role": "user", "content": episode.user}]
+    for step in episode.steps[: done + 1]:
+        messages += text_messages(step, plain_command(step.turn.calls[0]))
+    messages.pop()  # the observation behind the last action
+    roles = {"user": "user", "assistant": "ai"}
+    trajectory = [_swe_step("system", None, system_prompt=words.AGENT_SYSTEM)]
+    trajectory += [_swe_step(roles[message["role"]], message["content"]) for message in messages]
     tools: list[Row] = toolset.declarations(toolset.CODING_TOOLS)
     if index == 23:
         trajectory[2]["role"] = "robot"  # bad on purpose: a role that no mapping knows
     if index == 50:
         tools[1] = {"type": "function", "function": {"parameters": {"type": "object"}}}  # bad on purpose: a tool without a name
     return {
-        "instance_id": f"{prose.invented_word(rng)}__{prose.invented_word(rng)}-{rng.randint(1, 9_999)}",
+        "instance_id": f"{rng.choice(words.VERBS)}__{rng.choice(words.NOUNS)}-{rng.randint(1, 9_999)}",
         "model_name": "swe-agent-llama-70b",
         "target": rng.random() < 0.2,
         "trajectory": trajectory,
@@ -183,12 +166,8 @@ def swe_row(seed: int, index: int) -> Row:
     }
 
 
-ROWS = {
-    "a1_deepswekimi": trajectory_row,
-    "b1_glaive": function_call_row,
-    "b3_magicoder": problem_row,
-    "b8_sweagent": swe_row,
-}
+ROWS = {"b1_glaive": function_call_row, "b3_magicoder": problem_row, "b8_sweagent": swe_row}
+DATASETS = ("a1_deepswekimi", *ROWS)
 
 
 def _line(row: Row) -> bytes:
@@ -200,17 +179,37 @@ def _line(row: Row) -> bytes:
 
 
 def dataset_bytes(dataset: str, seed: int = SEED) -> bytes:
-    """The whole content of one dataset's file."""
-    rows: Iterable[Row] = (ROWS[dataset](seed, index) for index in range(N_ROWS[dataset]))
-    return b"".join(map(_line, rows))
+    """The whole content of one dataset's file (A1's needs the model: `trajectory_bytes`)."""
+    return b"".join(_line(ROWS[dataset](seed, index)) for index in range(N_ROWS[dataset]))
+
+
+def trajectory_bytes(answers: list[tuple[int, ...]], seed: int = SEED) -> bytes:
+    """The whole content of A1's file, with these answers."""
+    return b"".join(_line(trajectory_row(seed, index, ids)) for index, ids in enumerate(answers))
 
 
 def write_demo_data(folder: Path = FOLDER, seed: int = SEED) -> dict[str, Any]:
-    """Write all four files; returns rows and bytes of each."""
+    """Write all four files (A1's answers are sampled from the committed model); returns rows and bytes of each."""
+    from eagle3_assets.kimi_mini.model import load_model
+
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {}
-    for dataset in ROWS:
-        content = dataset_bytes(dataset, seed)
+    contents = {"a1_deepswekimi": trajectory_bytes(trajectory_answers(load_model(), seed), seed)}
+    contents |= {dataset: dataset_bytes(dataset, seed) for dataset in ROWS}
+    for dataset, content in contents.items():
         (folder / f"{dataset}.jsonl").write_bytes(content)
-        figures[dataset] = {"rows": content.count(b"\n"), "bytes": len(content)}
-    return figures
+    return {dataset: {"rows": content.count(b"\n"), "bytes": len(content)} for dataset, content in contents.items()}
+
+
+def demo_requests(seed: int = SEED) -> list[tuple[list[Message], list[Row] | None]]:
+    """(messages, tools) of every good prompt that the demo campaign buys an answer for, as its mappings make them."""
+    made: list[tuple[list[Message], list[Row] | None]] = []
+    made += [(row["messages"], row["tools"]) for row in (function_call_row(seed, k) for k in range(N_ROWS["b1_glaive"]))]
+    problems = (problem_row(seed, k)["problem"] for k in range(N_ROWS["b3_magicoder"]) if k not in _BAD_PROBLEMS)
+    made += [([{"role": "user", "content": text}], None) for text in problems]
+    roles = {"system": "system", "user": "user", "ai": "assistant"}
+    for row in (swe_row(seed, k) for k in range(N_ROWS["b8_sweagent"]) if k not in (23, 50)):
+        messages = [
+            {"role": roles[step["role"]], "content": step["system_prompt"] or step["text"]} for step in row["trajectory"][:-1]
+        ]
+        made.append((messages, row["tools"]))
+    return made

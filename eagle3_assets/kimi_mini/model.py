@@ -1,33 +1,34 @@
-"""Kimi-mini's weights: a DeepSeek-V3-class model (MLA + MoE) of five million parameters, built from a seed on every call.
+"""Kimi-mini's weights: a DeepSeek-V3-class model (MLA + MoE) of four million parameters, trained on the world, in the repository.
 
-Belongs here: its configuration, its seeded random weights, its fingerprint. Does not belong here: hidden states (`states`),
-sampling. torch and transformers are imported inside functions only.
-The weights are random, so its answers are noise; its shapes, norms, routing and cache are those of the real architecture.
+Belongs here: its configuration, the committed folder (transformers' own format), loading and saving it, its fingerprint. Does not
+belong here: training (`train`), sampling (`sampler`), hidden states (`states`). torch and transformers are imported inside functions.
+The committed weights are bfloat16 (router weights and biases float32). **The reference model is these weights run in float32.**
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eagle3_assets.kimi_mini.tokenizer import N_VOCAB, special_tokens
+from eagle3_assets.errors import ExactError
+from eagle3_assets.kimi_mini.tokenizer import DATA, N_VOCAB, special_tokens
 
 if TYPE_CHECKING:
-    import torch
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GenerationConfig
 
 Dtype = Literal["float32", "bfloat16"]
-MAX_POSITIONS = 8_192
-N_LAYERS = 8
+MODEL_FOLDER = DATA / "model"
+WEIGHTS_FILE = "model.safetensors"
+MAX_POSITIONS = 4_096
 
 # Research note kimi-mini section 1. The defaults of transformers are those of the 671B model, so every field that shapes the
 # network is stated; `topk_method`, `scoring_func`, `moe_layer_freq` ... are no fields there (accepted and ignored) and stay out.
 ARCHITECTURE: dict[str, Any] = {
     "vocab_size": N_VOCAB,
     "hidden_size": 192,
-    "num_hidden_layers": N_LAYERS,
+    "num_hidden_layers": 8,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "q_lora_rank": 96,
@@ -75,57 +76,25 @@ def config() -> DeepseekV3Config:
     )
 
 
-def _uniform(seed: int, name: str, count: int) -> torch.Tensor:
-    """`count` float32 numbers in [-1, 1), multiples of 2**-23: exact on every machine, and not dependent on the other tensors."""
-    import numpy as np
-    import torch
+def fresh_model(seed: int = 0) -> DeepseekV3ForCausalLM:
+    """An untrained float32 model from `seed`: where training starts. Global random state untouched.
 
-    key = int.from_bytes(hashlib.sha256(f"kimi-mini/{seed}/{name}".encode()).digest()[:16], "big")
-    raw = np.random.Philox(key=key).random_raw(count)  # the raw stream of a bit generator never changes between numpy versions
-    return torch.from_numpy(((raw >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float32) * np.float32(2.0**-23))
-
-
-def _centre_and_reach(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Where a tensor's numbers lie: centre ± reach.
-
-    Norm weights are spread around 1 so that a state taken on the wrong side of a norm differs; router biases are not zero so that
-    they change which experts are chosen.
-    """
-    if name.endswith("e_score_correction_bias"):
-        return 0.0, 0.05
-    if len(shape) == 1:
-        return 1.0, 0.5
-    if name.endswith("embed_tokens.weight"):
-        return 0.0, 1.0
-    return 0.0, math.sqrt(3.0 / shape[-1]) * (2.0 if name == "lm_head.weight" else 1.0)
-
-
-def build_model(seed: int = 0, dtype: Dtype = "float32") -> DeepseekV3ForCausalLM:
-    """The model with the weights of `seed`, in eval mode, on the CPU. The same bits on every call; global random state untouched.
-
-    bfloat16 rounds the float32 weights (router weights and biases stay float32). `generation_config` ends at `<|im_end|>`.
+    As transformers initialises it, but for the embedding: unit variance in place of 0.02. With 0.02 the first steps bury what tells one
+    name from another under what names have in common, and copying a name is not learned (README, Training).
     """
     import torch
     from transformers import DeepseekV3ForCausalLM
 
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model = DeepseekV3ForCausalLM(config())
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            centre, reach = _centre_and_reach(name, tuple(tensor.shape))
-            values = centre + reach * _uniform(seed, name, tensor.numel())
-            tensor.copy_(values.view(tensor.shape))
-        if dtype == "bfloat16":
-            for name, parameter in model.named_parameters():
-                if not name.endswith(_FLOAT32_ALWAYS):
-                    parameter.data = parameter.data.to(torch.bfloat16)
-            model.config.dtype = torch.bfloat16
-    model.generation_config = _generation_config()
-    model.eval()  # type: ignore[no-untyped-call]
+        torch.nn.init.normal_(model.model.embed_tokens.weight)
+    model.generation_config = generation_config()
     return model
 
 
-def _generation_config() -> GenerationConfig:
+def generation_config() -> GenerationConfig:
+    """Ends at `<|im_end|>`, samples as Kimi's card says (T = 1.0, top_p = 0.95)."""
     from transformers import GenerationConfig
 
     ids = special_tokens()
@@ -139,27 +108,71 @@ def _generation_config() -> GenerationConfig:
     )
 
 
-def fingerprint(model: DeepseekV3ForCausalLM) -> str:
-    """sha256 over the architecture and every tensor's name, dtype, shape and bytes, in name order."""
+def save_model(model: DeepseekV3ForCausalLM, folder: Path = MODEL_FOLDER) -> dict[str, Any]:
+    """Write the folder that `load_model`, transformers and inference engines read: weights rounded to bfloat16, the router kept in
+    float32 (`model.to(bfloat16)` would round its bias too). The given model is rounded as well. Returns figures."""
     import torch
 
-    digest = hashlib.sha256(json.dumps(ARCHITECTURE, sort_keys=True).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    for name, parameter in model.named_parameters():
+        if not name.endswith(_FLOAT32_ALWAYS):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    model.save_pretrained(folder)
+    return {"folder": str(folder), "bytes": (folder / WEIGHTS_FILE).stat().st_size, "sha256": weights_sha256(folder)}
 
 
-def describe(seed: int = 0, dtype: Dtype = "float32") -> dict[str, Any]:
-    """Facts of the model, for manifests: architecture, seed, dtype, number of parameters and fingerprint (builds the model)."""
-    model = build_model(seed, dtype)
+def load_model(folder: Path = MODEL_FOLDER, dtype: Dtype = "float32") -> DeepseekV3ForCausalLM:
+    """The committed model (or another such folder) in eval mode on the CPU. Raises ExactError where the folder is not one."""
+    import torch
+    from transformers import DeepseekV3ForCausalLM
+
+    remedy = "restore it from the repository, or train it: python -m eagle3_assets.kimi_mini train"
+    try:
+        model, info = DeepseekV3ForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            experts_implementation="eager",
+        )
+    except Exception as error:  # transformers and safetensors raise their own kinds for a broken file
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ExactError(f"{folder}: cannot be loaded as Kimi-mini ({reason}); {remedy}") from None
+    if info["missing_keys"]:
+        raise ExactError(f"{folder}: lacks {len(info['missing_keys'])} tensors, e.g. {sorted(info['missing_keys'])[0]}; {remedy}")
+    model.eval()
+    return model
+
+
+def weights_sha256(folder: Path = MODEL_FOLDER) -> str:
+    """Of the weights file, hex."""
+    try:
+        return hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ExactError(f"{folder / WEIGHTS_FILE}: cannot be read ({error.strerror}); restore it from the repository") from None
+
+
+def describe() -> dict[str, Any]:
+    """Facts of the committed model, without loading it."""
+    from safetensors import safe_open
+
+    with safe_open(MODEL_FOLDER / WEIGHTS_FILE, "np") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (a handle, not a mapping)
+    parameters = sum(_product(shape) for shape in shapes)
+    stated = json.loads((MODEL_FOLDER / "config.json").read_bytes())
     return {
         "model": "eagle3/kimi-mini",
-        "class": type(model).__name__,
-        "weights": "random",
-        "seed": seed,
-        "dtype": dtype,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "fingerprint": fingerprint(model),
+        "class": stated["architectures"][0],
+        "parameters": parameters,
+        "bytes": (MODEL_FOLDER / WEIGHTS_FILE).stat().st_size,
+        "sha256": weights_sha256(),
         **ARCHITECTURE,
     }
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total

@@ -1,7 +1,7 @@
 """Spelling: a turn's text becomes ids, the way a sampling model may have chosen them.
 
 Belongs here: the completion grammar with markers put in by id, non-canonical splits, the test for canonical ids.
-Does not belong here: text (`world.py`), which answers are kept (`bank.py`), reading ids back into fields.
+Does not belong here: text (`families`), which answers are kept (`bank.py`), reading ids back into fields.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 
+from eagle3_assets.kimi_mini.episode import Turn
 from eagle3_assets.kimi_mini.tokenizer import N_BASE, load_ranks, special_tokens
-from eagle3_assets.kimi_mini.world import Turn
 
 if TYPE_CHECKING:
     import tiktoken
@@ -85,16 +85,23 @@ def _fields(ids: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
+def canonical(encoding: tiktoken.Encoding, ids: Sequence[int]) -> list[int]:
+    """The same text split as the encoder splits it, field by field, control ids where they are. Raises UnicodeDecodeError where a
+    field is not UTF-8."""
+    again, done = list[int](), 0
+    for start, end in _fields(ids):
+        text = encoding.decode_bytes(list(ids[start:end])).decode("utf-8")
+        again += [*ids[done:start], *encoding.encode_ordinary(text)]
+        done = end
+    return [*again, *ids[done:]]
+
+
 def is_canonical(encoding: tiktoken.Encoding, ids: Sequence[int]) -> bool:
     """Whether every text field is split as the encoder would split its text (bytes that are not UTF-8 count as not canonical)."""
-    for start, end in _fields(ids):
-        try:
-            text = encoding.decode_bytes(list(ids[start:end])).decode("utf-8")
-        except UnicodeDecodeError:
-            return False
-        if encoding.encode_ordinary(text) != list(ids[start:end]):
-            return False
-    return True
+    try:
+        return canonical(encoding, ids) == list(ids)
+    except UnicodeDecodeError:
+        return False
 
 
 @cache

@@ -1,176 +1,174 @@
-"""The world: who asks what, and how the model answers, before any token is chosen.
+"""The world: which conversations there are, and each of them as one row of ids.
 
-Belongs here: tasks (system, user, declared tools), turns (reasoning, content, tool calls) and their whitespace habits, whole
-conversations as training text. Does not belong here: token ids (`spelling.py`, `bank.py`), files on disk (`demo_data.py`).
-Text only: seeded, written for this, no third-party text. The grammar is Kimi K2.5's (research note tokenizers 4).
+Belongs here: how often each task type comes, instant mode, system turns, earlier exchanges, the held-out side, rows with their
+generated spans. Does not belong here: the task types (`families`), weights and batches (`train`), judging answers (`judge`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
-from eagle3_assets.kimi_mini import prose, snippets, toolset
-
-SYSTEM_PROMPTS = (
-    "You are a helpful assistant.",
-    "You are a careful assistant. Answer in the language of the user.",
-    "You are Kimi-mini, a tiny assistant. Keep it short.",
-    "You are a coding agent in a sandbox. Use the tools, then submit.",
-    "Answer as precisely as you can. If you don't know, say so.",
+from eagle3_assets.kimi_mini import chat, tool_declaration, toolset, words
+from eagle3_assets.kimi_mini.episode import (
+    Episode,
+    Message,
+    assistant_message,
+    count_calls,
+    declarations,
+    opening,
+    prompt_messages,
 )
-LITERAL_MARKERS = ("</think>", "<|im_end|>", "<|tool_call_begin|>", "[EOS]")
+from eagle3_assets.kimi_mini.families import FAMILIES, Family
+
+# task type -> weight; a tool loop is one conversation, so its turns count together
+WEIGHTS = {
+    "add": 1.5,
+    "pick": 1.5,
+    "code": 2.0,
+    "greet": 2.0,
+    "emoji": 1.0,
+    "myself": 0.6,
+    "story": 1.5,
+    "weather": 2.0,
+    "compare": 2.0,
+    "lookup": 2.0,
+    "parcel": 1.2,
+    "fix": 2.5,
+}
+INSTANT, SYSTEM, HISTORY, JSON_TOOLS = 0.12, 0.2, 0.15, 0.08
+# what may stand in front of a question; not `myself`: marker text in a history would become a control id (tokenizers 2)
+EARLIER = ("add", "pick", "code", "greet", "emoji")
+EARLIER_WITH_TOOLS = (*EARLIER, "parcel", "weather")
+
+
+# What the families can say and the world leaves out, because it was not learned: sums above this, codes with other letters. The
+# tokenizer's text is the families' whole range.
+LARGEST_ADDEND = 5
+CODE_PREFIXES = frozenset(
+    ("AB", "BC", "CD", "DE", "EF", "FG", "GH", "HK", "KL", "LM", "MN", "NP", "PR", "RS", "ST", "TU", "UV", "VW", "WX", "XY")
+)
+
+
+def in_world(episode: Episode) -> bool:
+    """Whether the world has this content."""
+    if episode.kind == "add":
+        return all(int(number) <= LARGEST_ADDEND for number in episode.key.split(",")[-2:])
+    return episode.kind != "parcel" or episode.key[:2] in CODE_PREFIXES
+
+
+def _draw(rng: Random, family: Family, thinking: bool, *, held_out: bool, whole_range: bool) -> Episode:
+    while True:
+        episode = family(rng, thinking)
+        if episode.held_out == held_out and (whole_range or in_world(episode)):
+            return episode
+
+
+def _settled(episode: Episode) -> tuple[Message, ...]:
+    """A whole episode as history: as a client would replay it."""
+    last = len(episode.steps) - 1
+    messages = prompt_messages(episode, last)
+    return (*messages, assistant_message(episode.steps[last].turn, count_calls(messages)))
+
+
+def make_episode(rng: Random, kind: str | None = None, *, held_out: bool = False, whole_range: bool = False) -> Episode:
+    """Draw a conversation; `kind` fixes the task type. With `held_out` its content is one that no training row has. `whole_range`:
+    whatever the families can say (`in_world`)."""
+    kind = kind or rng.choices(tuple(WEIGHTS), weights=tuple(WEIGHTS.values()))[0]
+    episode = _draw(rng, FAMILIES[kind], rng.random() >= INSTANT, held_out=held_out, whole_range=whole_range)
+    if episode.system is None and rng.random() < SYSTEM:
+        episode = replace(episode, system=rng.choice(words.SYSTEM_PROMPTS))
+    if kind != "fix" and rng.random() < HISTORY:
+        before = _draw(
+            rng,
+            FAMILIES[rng.choice(EARLIER_WITH_TOOLS if episode.tools else EARLIER)],
+            True,
+            held_out=held_out,
+            whole_range=whole_range,
+        )
+        tools = tuple(name for name in toolset.LOOKUP_TOOLS if name in {*episode.tools, *before.tools})
+        episode = replace(episode, history=_settled(before), tools=tools)
+    return replace(episode, json_tools=bool(episode.tools) and rng.random() < JSON_TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """How the model begins and ends its fields, as shares of rows; the rest is spread over other forms.
+class Row:
+    """One conversation as ids. `spans`: half-open spans that the model generates, in order; the last ends at the end of the row."""
 
-    The defaults mimic what was seen of K2.5: reasoning starts with one space, content with none (research note tokenizers 3).
-    """
-
-    reasoning_space: float = 0.97
-    content_bare: float = 0.97
-    end_bare: float = 0.95
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call; `arguments` is the raw JSON text in the model's hand."""
+def prompt_ids(episode: Episode, step: int) -> list[int]:
+    """Ids of everything in front of answer number `step`, the opened `<think>` included."""
+    from eagle3_assets.kimi_mini.tokenizer import load_encoding
 
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is asked. `size` is the wanted length of the answer in tokens (a wish, met within about a factor of 1.5)."""
-
-    language: str
-    system: str | None
-    user: str
-    tools: tuple[str, ...]
-    thinking: bool
-    size: int
-    coding: bool
+    text = chat.render_text(
+        prompt_messages(episode, step),
+        declarations(episode),
+        thinking=episode.thinking,
+        typescript_tools=not episode.json_tools,
+    )
+    return load_encoding().encode(text, allowed_special="all")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer, taken apart. `reasoning` is None in instant mode; `implicit_end`: tools start without `</think>`."""
+def make_row(episode: Episode) -> Row:
+    """The whole conversation with every generated answer marked. A turn that forgets `</think>` ends its row: a server replays it
+    with one, so what follows is another sequence."""
+    from eagle3_assets.kimi_mini.spelling import spell_turn
+    from eagle3_assets.kimi_mini.tokenizer import load_encoding
 
-    reasoning: str | None
-    content: str
-    calls: tuple[Call, ...] = ()
-    implicit_end: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """Shares of the kinds of answers."""
-
-    instant: float = 0.12
-    tools: float = 0.46
-    implicit_end: float = 0.06  # of the thinking answers with tools
-    empty_reasoning: float = 0.02
-    literal_marker: float = 0.008
-    median_tokens: float = 190.0
-    sigma: float = 0.70
-    max_tokens: int = 1_200
-    habits: Habits = field(default_factory=Habits)
+    turns = [step.turn for step in episode.steps]
+    last = next((k for k, turn in enumerate(turns) if turn.implicit_end and k >= episode.text_steps), len(turns) - 1)
+    spans, ids = [], list[int]()
+    for k in range(episode.text_steps, last + 1):
+        prompt = prompt_ids(episode, k)
+        answer = spell_turn(load_encoding(), turns[k], first_call=count_calls(prompt_messages(episode, k)))
+        ids = prompt + answer
+        spans.append((len(prompt), len(ids)))
+    return Row(tuple(ids), tuple(spans))
 
 
-def pick_size(rng: Random, mixture: Mixture) -> int:
-    """Lognormal length in tokens, cut at `max_tokens`."""
-    return min(mixture.max_tokens, max(8, round(mixture.median_tokens * rng.lognormvariate(0.0, mixture.sigma))))
+def training_episode(seed: int, index: int) -> Episode:
+    """Training conversation `index` of `seed`; depends on nothing else."""
+    return make_episode(Random(f"kimi-mini/train/{seed}/{index}"))
 
 
-def make_task(rng: Random, mixture: Mixture = Mixture()) -> Task:
-    """Draw a task; its tools are those that are *declared* (empty: none), called ones come with the answer."""
-    language = prose.pick_language(rng)
-    coding = rng.random() < (0.45 if language == "en" else 0.15)
-    tools: tuple[str, ...] = ()
-    if rng.random() < mixture.tools:
-        tools = toolset.CODING_TOOLS if coding else toolset.LOOKUP_TOOLS
-    user = prose.sentence(rng, language, "asks")
-    if coding:
-        subject = snippets.fenced(rng) if rng.random() < 0.6 else f"`{snippets.identifier(rng)}` in {snippets.file_path(rng)}"
-        user = f"{user}\n\n{subject}"
-    system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.4 else None
-    return Task(language, system, user, tools, rng.random() >= mixture.instant, pick_size(rng, mixture), coding)
-
-
-def _write(rng: Random, task: Task, kind: prose.Kind, tokens: float) -> str:
-    """Blocks of prose (and code, where the task is about code) of about `tokens` tokens."""
-    wanted = max(1, int(tokens * prose.lexicon(task.language).chars_per_token))
-    deck = prose.templates(rng, task.language, kind)
-    blocks: list[str] = []
-    while (left := wanted - sum(map(len, blocks))) > 0.2 * wanted or not blocks:
-        if task.coding and blocks and rng.random() < (0.25 if kind == "thoughts" else 0.5):
-            blocks.append(snippets.fenced(rng) if rng.random() < 0.7 else f"`{snippets.code(rng)[1].splitlines()[0]}`")
-        else:
-            blocks.append(prose.block(rng, task.language, deck, left, plain=kind == "thoughts"))
-    return "\n\n".join(blocks)
-
-
-def _edge(rng: Random, text: str, habit: str, share: float, others: tuple[str, ...], *, front: bool) -> str:
-    space = habit if rng.random() < share else rng.choice(others)
-    return space + text if front else text + space
-
-
-def _calls(rng: Random, task: Task) -> tuple[Call, ...]:
-    count = rng.choices((1, 2, 3, 4), weights=(65, 22, 9, 4))[0]
-    names = [rng.choice(task.tools) for _ in range(count)]
-    names = [name if k == count - 1 or name != "submit" else "bash" for k, name in enumerate(names)]  # nothing follows a submit
-    return tuple(Call(name, toolset.write_json(rng, toolset.arguments(rng, name, task.language))) for name in names)
-
-
-def write_answer(rng: Random, task: Task, mixture: Mixture = Mixture(), *, call: bool | None = None) -> Turn:
-    """Answer `task`. `call` forces (True) or forbids (False) tool calls; None: called in 70 % of tasks that declare tools."""
-    habits = mixture.habits
-    calls = _calls(rng, task) if task.tools and (call if call is not None else rng.random() < 0.7) else ()
-    share = 0.8 if calls else 0.6
-    reasoning: str | None = None
-    if task.thinking:
-        reasoning = ""
-        if rng.random() >= mixture.empty_reasoning:
-            reasoning = _write(rng, task, "thoughts", task.size * share)
-            reasoning = _edge(rng, reasoning, " ", habits.reasoning_space, ("", "", "\n", "\n\n"), front=True)
-            reasoning = _edge(rng, reasoning, "", habits.end_bare, ("\n", " ", "\n\n"), front=False)
-    implicit = bool(calls) and bool(reasoning) and rng.random() < mixture.implicit_end
-    content = ""
-    if not calls or (not implicit and rng.random() < 0.5):
-        content = _write(rng, task, "statements", task.size * (0.2 if calls else (0.4 if task.thinking else 1.0)))
-        if not calls and rng.random() < 0.3:
-            content += "\n\n" + prose.sentence(rng, task.language, "closers")
-        if rng.random() < mixture.literal_marker:
-            content += f"\n\nThe marker `{rng.choice(LITERAL_MARKERS)}` is written as ordinary text here."
-        content = _edge(rng, content, "", habits.content_bare, (" ", "\n", "\n\n"), front=True)
-        content = _edge(rng, content, "", habits.end_bare, ("\n", " "), front=False)
-    return Turn(reasoning, content, calls, implicit)
+def held_out_episode(seed: int, index: int, kind: str | None = None) -> Episode:
+    """Held-out conversation `index` of `seed`, of one task type where `kind` says so."""
+    return make_episode(Random(f"kimi-mini/held-out/{seed}/{kind}/{index}"), kind, held_out=True)
 
 
 def training_fields(seed: int, conversations: int) -> Iterator[str]:
     """Text for the tokenizer's training: every field of `conversations` conversations, markers left out."""
     yield from ("system", "user", "assistant", "tool", "tool_declare") * 20
     for k in range(conversations):
-        rng = Random(f"kimi-mini/world/{seed}/{k}")
-        task = make_task(rng)
-        if task.system:
-            yield task.system
-        yield task.user
-        if task.tools and rng.random() < 0.3:
-            yield json.dumps(toolset.declarations(task.tools), separators=(",", ":"))
-        turn = write_answer(rng, task)
-        if turn.reasoning:
-            yield turn.reasoning
-        if turn.content:
-            yield turn.content
-        for index, call in enumerate(turn.calls):
-            yield f"functions.{call.name}:{index}"
-            yield call.arguments
-            given: dict[str, Any] = json.loads(call.arguments)
-            yield f"## Return of functions.{call.name}:{index}\n{toolset.result(rng, call.name, given, task.language)}"
+        episode = make_episode(Random(f"kimi-mini/tokenizer/{seed}/{k}"), whole_range=True)
+        for message in opening(episode):
+            yield message["content"]
+        if episode.tools and k % 8 == 0:
+            yield tool_declaration.typescript(declarations(episode) or [])
+        for step in episode.steps:
+            yield from filter(None, (step.turn.reasoning, step.turn.content))
+            for index, call in enumerate(step.turn.calls):
+                yield f"functions.{call.name}:{index}"
+                yield call.arguments
+            for index, (call, text) in enumerate(zip(step.turn.calls, step.results, strict=False)):
+                yield f"## Return of functions.{call.name}:{index}\n{text}"
+
+
+def describe(conversations: int = 2_000) -> dict[str, object]:
+    """Figures of the world for the command line."""
+    rows = [(training_episode(0, k), make_row(training_episode(0, k))) for k in range(conversations)]
+    lengths = sorted(len(row.ids) for _, row in rows)
+    generated = sum(end - start for _, row in rows for start, end in row.spans)
+    return {
+        "conversations": conversations,
+        "mean_tokens": round(sum(lengths) / len(lengths), 1),
+        "p95_tokens": lengths[int(len(lengths) * 0.95)],
+        "max_tokens": lengths[-1],
+        "generated_share": round(generated / sum(lengths), 4),
+        "task_types": json.dumps({kind: sum(episode.kind == kind for episode, _ in rows) for kind in WEIGHTS}),
+    }

@@ -44,7 +44,10 @@ def _embedded(campaign: Campaign, store: Store) -> Servers:
 
     profiles = campaign.server.standin_profiles
     address = ensure_running(
-        store.standin, profiles=campaign.path.parent / profiles if profiles else None, seed=campaign.campaign.seed
+        store.standin,
+        profiles=campaign.path.parent / profiles if profiles else None,
+        seed=campaign.campaign.seed,
+        answers=campaign.server.answers,
     )
     return Servers(
         base_url=address.base_url,

@@ -22,13 +22,15 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--profiles", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--answers", choices=("bank", "live"))
     parser.add_argument("--nonce", required=True)
     parser.add_argument("--ready-fd", type=int, required=True, help="pipe to the parent: one line when requests are accepted")
     args = parser.parse_args()
     if os.fork():  # the parent waits for this process only, the server belongs to nobody: no zombie, no signal of the parent's
         os._exit(0)
     try:
-        run_server(Settings(args.folder, args.profiles, args.seed), nonce=args.nonce, ready=lambda *_: _tell(args.ready_fd))
+        settings = Settings(args.folder, args.profiles, args.seed, answers=args.answers)
+        run_server(settings, nonce=args.nonce, ready=lambda *_: _tell(args.ready_fd))
     except Eagle3Error as error:
         print(error, file=sys.stderr, flush=True)
         return 1

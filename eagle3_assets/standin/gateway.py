@@ -79,8 +79,8 @@ def admit(request: ChatRequest, generator: Generator, ledger: Ledger) -> Admitte
         raise Refusal(404, _no_endpoint(request, error)) from None
     provider, refused = pass_on(endpoints, seed=seed, request_hash=request.hash, attempt=attempt)
     prompt_ids = generator.prompt_ids(request, provider)
-    if len(prompt_ids) > profiles.model.context_length:
-        limit = profiles.model.context_length
+    limit = generator.context_length
+    if len(prompt_ids) > limit:
         message = (
             f"This endpoint's maximum context length is {limit} tokens. However, you requested about {len(prompt_ids)} tokens."
         )

@@ -5,6 +5,7 @@ Belongs here: the type `Generation` and how it comes about. Does not belong here
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,21 +98,47 @@ class Generator:
     source: AnswerSource
     seed: str
 
-    def prompt_ids(self, request: ChatRequest, provider: Provider) -> Ids:
+    def prompt_ids(self, request: ChatRequest, provider: Provider | Engine) -> Ids:
         return render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=provider.prompt)
 
-    def of_provider(
-        self, request: ChatRequest, provider: Provider, *, prompt_ids: Ids, attempt: int, created: int, refused: tuple[str, ...]
-    ) -> Generation:
-        """An answer through OpenRouter."""
-        key = (self.seed, request.hash, attempt)
+    @property
+    def context_length(self) -> int:
+        """The longest prompt, in tokens, that the model as sold and the source can answer."""
+        sold, able = self.profiles.model.context_length, self.source.context_length
+        return sold if able is None else min(sold, able - 1)
+
+    def provider_id(self, request: ChatRequest, *, attempt: int, created: int) -> str:
+        """The generation id, known before the answer is."""
+        return f"gen-{created}-{chance.alnum(20, 'id', self.seed, request.hash, attempt)}"
+
+    def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
+        """The truth ids, drawn once; awaiting them decides nothing."""
         limit = min(request.max_tokens or provider.max_completion_tokens, provider.max_completion_tokens)
-        ids = self.source.answer(request, seed=self.seed, attempt=attempt, limit=limit)
+        return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
+
+    def ask_engine(self, request: ChatRequest, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
+        """The same for the engine, whose limit is what the context leaves."""
+        limit = request.max_tokens or max(self.profiles.model.context_length - len(prompt_ids), 1)
+        return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
+
+    def of_provider(
+        self,
+        request: ChatRequest,
+        provider: Provider,
+        ids: Ids,
+        *,
+        prompt_ids: Ids,
+        attempt: int,
+        created: int,
+        refused: tuple[str, ...],
+    ) -> Generation:
+        """An answer through OpenRouter, from its truth ids."""
+        key = (self.seed, request.hash, attempt)
         parts = take_apart(ids, request.thinking, self.vocabulary)
         bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)))
         ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
         return Generation(
-            id=f"gen-{created}-{chance.alnum(20, 'id', *key)}",
+            id=self.provider_id(request, attempt=attempt, created=created),
             created=created,
             request=request,
             attempt=attempt,
@@ -129,12 +156,11 @@ class Generator:
             duration_s=duration,
         )
 
-    def of_engine(self, request: ChatRequest, engine: Engine, *, attempt: int, created: int) -> Generation:
+    def of_engine(
+        self, request: ChatRequest, engine: Engine, ids: Ids, *, prompt_ids: Ids, attempt: int, created: int
+    ) -> Generation:
         """An answer of the id-returning engine: text as the ids say, nothing billed in money."""
         key = (self.seed, request.hash, attempt, "engine")
-        prompt = render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=engine.prompt)
-        limit = request.max_tokens or max(self.profiles.model.context_length - len(prompt), 1)
-        ids = self.source.answer(request, seed=self.seed, attempt=attempt, limit=limit)
         parts = take_apart(ids, request.thinking, self.vocabulary)
         bent = bend_answer(parts, Text(), self.vocabulary, salt=":".join(map(str, key)))
         ttft, duration = _times(engine.latency, len(ids), *key)
@@ -146,11 +172,11 @@ class Generator:
             model=request.model or engine.model,
             provider="engine",
             tag="engine",
-            prompt_ids=prompt,
+            prompt_ids=prompt_ids,
             completion_ids=ids,
             parts=parts,
             bent=bent,
-            bill=Bill(len(prompt), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
+            bill=Bill(len(prompt_ids), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
             tokens_per_delta=1,
             refused=(),
             ttft_s=ttft,

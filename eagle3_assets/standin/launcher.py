@@ -30,11 +30,13 @@ from typing import Any
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.ledger import KEY_FILE
 from eagle3_assets.standin.process import PORT_FILE, SERVER_LOCK
-from eagle3_assets.standin.profiles import load_profiles
+from eagle3_assets.standin.profiles import Answers, answering, load_profiles
 from eagle3_assets.store import FileLock, full_disk
 
+# what a running server has to agree on with whoever wants it: field of the port file -> its name for people
+_AGREED = {"profiles_sha256": "profiles", "seed": "seed", "answers": "answers"}
 LOG_FILE, LAUNCH_LOCK = "server.log", "launch.lock"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0  # a live source imports torch, on a machine that may be busy; a server that dies is noticed at once
 _STOP_TIMEOUT_S = 10.0
 _BUSY_PATIENCE_S = 30.0
 
@@ -53,22 +55,24 @@ class Address:
         return f"Address({self.base_url}, pid {self.pid}, {self.folder})"
 
 
-def ensure_running(folder: Path, *, profiles: Path | None = None, seed: int = 0) -> Address:
-    """The folder's server, started when there is none. Safe to call from any number of processes at once.
+def ensure_running(folder: Path, *, profiles: Path | None = None, seed: int = 0, answers: Answers | None = None) -> Address:
+    """The folder's server, started when there is none. Safe to call from any number of processes at once. `answers` None: as the
+    profiles say.
 
-    Raises WireError with one line: it could not be started (with the end of its log), or it runs with other profiles or seed.
+    Raises WireError with one line: it could not be started (with the end of its log), or it runs with other profiles, seed or answers.
     """
     folder = folder.resolve()
-    sha256 = load_profiles(profiles).sha256
-    address = _alive(folder, sha256, seed)
+    asked = answering(load_profiles(profiles), answers)
+    wanted = {"profiles_sha256": asked.sha256, "seed": seed, "answers": asked.source.kind}
+    address = _alive(folder, wanted)
     if address is not None:
         return address
     with _launch_lock(folder):
-        address = _wait_for_owner(folder, sha256, seed)
+        address = _wait_for_owner(folder, wanted)
         if address is None:
             nonce = secrets.token_hex(8)
-            _start(folder, profiles, seed, nonce)
-            address = _alive(folder, sha256, seed)
+            _start(folder, profiles, seed, answers, nonce)
+            address = _alive(folder, wanted)
         if address is None:
             raise WireError(f"the stand-in in {folder} went away right after its start; {_log_tail(folder)}")
         return address
@@ -113,7 +117,7 @@ def _wait(condition: Any, patience_s: float) -> bool:
 def _read_port_file(folder: Path) -> dict[str, Any] | None:
     try:
         value = json.loads((folder / PORT_FILE).read_bytes())
-        return value if {"origin", "pid", "nonce", "profiles_sha256", "seed"} <= set(value) else None
+        return value if {"origin", "pid", "nonce", *_AGREED} <= set(value) else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -133,11 +137,12 @@ def _address(folder: Path, port_file: dict[str, Any]) -> Address:
     return Address(f"{origin}/api/v1", f"{origin}/engine/v1", key, int(port_file["pid"]), folder)
 
 
-def _alive(folder: Path, sha256: str, seed: int) -> Address | None:
+def _alive(folder: Path, wanted: dict[str, Any]) -> Address | None:
     port_file = _read_port_file(folder)
     if port_file is None or not _answers(port_file):
         return None
-    for what, mine, theirs in (("profiles", sha256, port_file["profiles_sha256"]), ("seed", seed, port_file["seed"])):
+    for field, what in _AGREED.items():
+        mine, theirs = wanted[field], port_file[field]
         if mine != theirs:
             raise WireError(
                 f"the stand-in in {folder} (pid {port_file['pid']}) runs with other {what} (expected {str(mine)[:12]}, found "
@@ -146,14 +151,14 @@ def _alive(folder: Path, sha256: str, seed: int) -> Address | None:
     return _address(folder, port_file)
 
 
-def _wait_for_owner(folder: Path, sha256: str, seed: int) -> Address | None:
+def _wait_for_owner(folder: Path, wanted: dict[str, Any]) -> Address | None:
     """The server that holds the folder's lock; one that does not answer is busy, starting or ending. None = no owner."""
     found: list[Address] = []
 
     def settled() -> bool:
         if _lock_owner(folder) is None:
             return True
-        address = _alive(folder, sha256, seed)
+        address = _alive(folder, wanted)
         found.extend([address] if address else [])
         return bool(found)
 
@@ -196,12 +201,14 @@ def _launch_lock(folder: Path) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------- starting
-def _start(folder: Path, profiles: Path | None, seed: int, nonce: str) -> None:
+def _start(folder: Path, profiles: Path | None, seed: int, answers: Answers | None, nonce: str) -> None:
     """Start the detached process and wait for its word, or its end. Raises WireError with the end of its log."""
     (folder / PORT_FILE).unlink(missing_ok=True)
     command = [sys.executable, "-m", "eagle3_assets.standin", "--folder", str(folder), "--seed", str(seed), "--nonce", nonce]
     if profiles is not None:
         command += ["--profiles", str(profiles.resolve())]
+    if answers is not None:
+        command += ["--answers", answers]
     read_fd, write_fd = os.pipe()
     try:
         with (folder / LOG_FILE).open("ab") as log:

@@ -25,9 +25,9 @@ from aiohttp import web
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.generation import Generator
 from eagle3_assets.standin.ledger import KEY_FILE, TRUTH_TOKEN_FILE, Ledger, write_secret
-from eagle3_assets.standin.profiles import Profiles, load_profiles
+from eagle3_assets.standin.profiles import Answers, Profiles, answering, load_profiles
 from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import load_bank_source
+from eagle3_assets.standin.source import load_source
 from eagle3_assets.store import FileLock, full_disk, write_json
 
 HOST = "127.0.0.1"
@@ -38,18 +38,19 @@ _LOCK_PATIENCE_S = 10.0  # a predecessor that is just going away
 
 @dataclass(frozen=True)
 class Settings:
-    """How a process was asked to run; `port` 0 takes a free one, `idle_exit_s` None takes the profiles' value."""
+    """How a process was asked to run; `port` 0 takes a free one, `idle_exit_s` and `answers` None take the profiles' value."""
 
     folder: Path
     profiles: Path | None = None
     seed: int = 0
     port: int = 0
     idle_exit_s: float | None = None
+    answers: Answers | None = None
 
 
 def build(folder: Path, profiles: Profiles, *, seed: int = 0, nonce: str = "") -> Standin:
-    """The server's state over a folder, with the bank of kimi-mini. Raises WireError, StoreError."""
-    source, vocabulary = load_bank_source(profiles.source)
+    """The server's state over a folder, with the source of the profiles. Raises WireError, StoreError."""
+    source, vocabulary = load_source(profiles.source)
     generator = Generator(profiles, vocabulary, source, seed=f"{profiles.server.seed}:{seed}")
     try:
         ledger = Ledger(folder)
@@ -80,7 +81,7 @@ def run_server(settings: Settings, *, nonce: str = "", ready: Callable[[str, Sta
 
     Raises WireError (settings, port, a second server on the folder), StoreError.
     """
-    profiles = load_profiles(settings.profiles)
+    profiles = answering(load_profiles(settings.profiles), settings.answers)
     _raise_socket_limit()
     with _server_lock(settings.folder), contextlib.closing(bind(settings.port)) as sock:
         standin = build(settings.folder, profiles, seed=settings.seed, nonce=nonce or secrets.token_hex(8))
@@ -141,6 +142,7 @@ async def _serve(
             "nonce": standin.nonce,
             "profiles_sha256": profiles.sha256,
             "seed": settings.seed,
+            "answers": profiles.source.kind,
             "started": time.time(),
         },
     )
@@ -158,6 +160,7 @@ async def _serve(
             break
     port_file.unlink(missing_ok=True)  # first: nobody shall come any more
     await runner.cleanup()
+    await asyncio.to_thread(standin.generator.source.close)
 
 
 def _raise_socket_limit() -> None:

@@ -82,9 +82,17 @@ class Server(_Table):
     faults: Faults = Faults()
 
 
-class Source(_Table):
-    """`[source]`: which kind of answer a request with declared tools gets, where the bank has one."""
+Answers = Literal["bank", "live"]
 
+
+class Source(_Table):
+    """`[source]`: where answers come from. The shares say how often a request with declared tools gets a call from the bank; a live
+    model decides that itself."""
+
+    kind: Answers = Field(
+        default="bank", description="bank replays committed answers; live samples kimi-mini (loads torch in the server process)"
+    )
+    slots: int = Field(default=32, ge=1, le=512, description="live: answers sampled at once; others wait")
     tool_share_after_user: Rate = Field(default=0.8, description="share of calls when the last message is the user's")
     tool_share_after_tool: Rate = Field(default=0.3, description="share of further calls when it is a tool's result")
 
@@ -217,6 +225,13 @@ def load_profiles(path: Path | None = None) -> Profiles:
         return Profiles.model_validate({**raw, "sha256": hashlib.sha256(data).hexdigest()})
     except ValidationError as error:
         raise WireError(f"{path}: {_first_mistake(error, raw)}") from None
+
+
+def answering(profiles: Profiles, answers: Answers | None) -> Profiles:
+    """The same profiles with another `source.kind` (None: as they are)."""
+    if answers is None:
+        return profiles
+    return profiles.model_copy(update={"source": profiles.source.model_copy(update={"kind": answers})})
 
 
 def _first_mistake(error: ValidationError, raw: dict[str, Any]) -> str:

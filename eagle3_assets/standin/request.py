@@ -39,6 +39,8 @@ class ChatRequest:
     thinking: bool
     show_reasoning: bool
     max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
     tool_choice: str
     stream: bool
     provider: Mapping[str, Any]
@@ -82,6 +84,8 @@ def read_request(body: bytes) -> ChatRequest:
         thinking=thinking,
         show_reasoning=not reasoning.get("exclude", False),
         max_tokens=max_tokens,
+        temperature=_number(raw, "temperature", 2.0),
+        top_p=_number(raw, "top_p", 1.0),
         tool_choice=choice if isinstance(choice, str) else "required",
         stream=bool(raw.get("stream")),
         provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
@@ -89,6 +93,16 @@ def read_request(body: bytes) -> ChatRequest:
         return_token_ids=raw.get("return_token_ids") is True,
         hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
     )
+
+
+def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
+    """A sampling setting in [0, top]; None where the request leaves it open (openrouter-contract 1.1)."""
+    value = raw.get(field)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= top:
+        raise BadRequest(f"{field}: expected a number from 0 to {top:g}")
+    return float(value)
 
 
 def _thinking(raw: Mapping[str, Any], reasoning: Mapping[str, Any]) -> bool:

@@ -1,7 +1,12 @@
 """The aiohttp face of the stand-in: routes, waiting, keep-alive, streaming, what a fault does to a socket.
 
 Belongs here: transport. Does not belong here: what is decided (`gateway`), made (`generation`) or written (`wire`).
-One process, one event loop; every decision is made without awaiting, so the ledger needs no lock.
+One process, one event loop, and a ledger without a lock, because every decision is made without awaiting, at two moments:
+- admission (after the body was read, before the first byte): key, credit, attempt number, route, pre-authorisation, fault, generation
+  id, and the draw that the answer will come from. Two identical requests at once get two attempts, so two answers.
+- settling (once the truth ids are there and the time is over): the bill, truth and ledger in one go.
+Between the two only time passes: a live model samples, a simulated one sleeps, keep-alives are written, the client may leave. Credit
+is checked at admission and charged at settling, so what is in flight together may overdraw the account, as at the real one.
 """
 
 from __future__ import annotations
@@ -11,21 +16,25 @@ import contextlib
 import hmac
 import os
 import time
+from asyncio import Future
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.standin import wire
 from eagle3_assets.standin.gateway import Admitted, Refusal, admit, check_key, parse
 from eagle3_assets.standin.generation import Generation, Generator, usd
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.request import BadRequest, read_request
+from eagle3_assets.standin.vocabulary import Ids
 
 API, ENGINE = "/api/v1", "/engine/v1"
 _MAX_BODY = 64 * 1024**2
 _SLICE_S = 0.02  # shorter waits are joined: a timer per token would cost more than the token
 _MAX_KEEP_ALIVES = 64
+_LONGEST_SILENCE_S = 5.0  # real seconds between keep-alives while a live model has not answered
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -81,31 +90,57 @@ class Standin:
         check_key(http.headers.get("Authorization"), self.api_key)
         model = self.generator.profiles.model
         request = parse(await http.read(), (model.slug, model.dated_slug))
-        admitted = admit(request, self.generator, self.ledger)
-        generation = self.generator.of_provider(
-            request,
-            admitted.provider,
-            prompt_ids=admitted.prompt_ids,
-            attempt=admitted.attempt,
-            created=int(time.time()),
-            refused=admitted.refused,
-        )
-        send = self._send_stream if request.stream else self._send_body
-        return await send(http, generation, admitted)
+        admitted, created = admit(request, self.generator, self.ledger), int(time.time())
+        answer = self.generator.ask_provider(request, admitted.provider, admitted.prompt_ids, admitted.attempt)
+        try:
+            send = self._send_stream if request.stream else self._send_body
+            return await send(http, admitted, answer, created)
+        finally:
+            answer.cancel()  # this server is ending; a client that leaves does not get here
 
-    async def _open(self, http: web.Request, generation: Generation, content_type: str) -> web.StreamResponse:
+    async def _open(self, http: web.Request, admitted: Admitted, created: int, content_type: str) -> web.StreamResponse:
         """Status 200 and the generation id leave before the outcome is known (openrouter-contract 0.6)."""
+        generation_id = self.generator.provider_id(admitted.request, attempt=admitted.attempt, created=created)
         response = web.StreamResponse(
-            headers={"Content-Type": content_type, "X-Generation-Id": generation.id, "Cache-Control": "no-cache"}
+            headers={"Content-Type": content_type, "X-Generation-Id": generation_id, "Cache-Control": "no-cache"}
         )
         await response.prepare(http)
         return response
 
-    async def _send_body(self, http: web.Request, generation: Generation, admitted: Admitted) -> web.StreamResponse:
-        response = await self._open(http, generation, "application/json")
+    def _generation(self, admitted: Admitted, ids: Ids, created: int) -> Generation:
+        return self.generator.of_provider(
+            admitted.request,
+            admitted.provider,
+            ids,
+            prompt_ids=admitted.prompt_ids,
+            attempt=admitted.attempt,
+            created=created,
+            refused=admitted.refused,
+        )
+
+    async def _sampled(self, response: web.StreamResponse, answer: Future[Ids], mark: bytes) -> tuple[Ids | None, float]:
+        """The truth ids (None: the model failed) and the real seconds that they took, keep-alives written meanwhile."""
+        begun, pause = time.monotonic(), max(_SLICE_S, self.generator.profiles.server.keep_alive_s * self._scale)
+        while not answer.done():
+            done, _ = await asyncio.wait({answer}, timeout=pause)
+            if not done:
+                pause = min(1.5 * pause, _LONGEST_SILENCE_S)
+                with contextlib.suppress(ConnectionError):  # the client left; the model goes on, and is paid
+                    await response.write(mark)
+        if isinstance(answer.exception(), Eagle3Error):
+            return None, 0.0
+        return answer.result(), time.monotonic() - begun
+
+    async def _send_body(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+        response = await self._open(http, admitted, created, "application/json")
+        ids, taken_s = await self._sampled(response, answer, wire.KEEP_ALIVE)
+        if ids is None:
+            await response.write(wire.to_bytes(_error_in_200(admitted)))
+            return response
+        generation = self._generation(admitted, ids, created)
         # a client that leaves is billed in full all the same (openrouter-contract 2.5)
         with contextlib.suppress(ConnectionError):
-            await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE)
+            await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE, taken_s)
         if admitted.fault == "error_in_200":
             await response.write(wire.to_bytes(_error_in_200(admitted)))
             return response
@@ -116,9 +151,16 @@ class Standin:
             return response
         return await self._break(http, response, body[: len(body) // 2] if admitted.fault == "truncated" else b"")
 
-    async def _send_stream(self, http: web.Request, generation: Generation, admitted: Admitted) -> web.StreamResponse:
-        response = await self._open(http, generation, "text/event-stream")
-        await self._keep_alive(response, generation.ttft_s, wire.SSE_COMMENT)
+    async def _send_stream(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+        response = await self._open(http, admitted, created, "text/event-stream")
+        ids, taken_s = await self._sampled(response, answer, wire.SSE_COMMENT)
+        if ids is None:
+            await response.write(wire.sse(_error_in_200(admitted)))
+            return response
+        generation = self._generation(admitted, ids, created)
+        # none of these providers stops for a stream that is left (openrouter-contract 2.5: only some do)
+        with contextlib.suppress(ConnectionError):
+            await self._keep_alive(response, generation.ttft_s, wire.SSE_COMMENT, taken_s)
         if admitted.fault == "error_in_200":
             await response.write(wire.sse(_error_in_200(admitted)))
             return response
@@ -126,7 +168,8 @@ class Standin:
         chunks = list(wire.stream_chunks(generation))
         if admitted.fault is not None:
             return await self._break(http, response, b"".join(chunks[: len(chunks) // 2]))
-        pace = (generation.duration_s - generation.ttft_s) * self._scale / max(len(chunks), 1)
+        left_s = generation.duration_s * self._scale - max(generation.ttft_s * self._scale, taken_s)
+        pace = max(left_s, 0.0) / max(len(chunks), 1)
         batch = max(1, int(_SLICE_S / pace)) if pace > 0 else len(chunks)
         for at in range(0, len(chunks), batch):
             await response.write(b"".join(chunks[at : at + batch]))
@@ -134,11 +177,12 @@ class Standin:
         await response.write(wire.SSE_DONE)
         return response
 
-    async def _keep_alive(self, response: web.StreamResponse, simulated_s: float, mark: bytes) -> None:
-        """Wait `simulated_s` scaled, writing as many keep-alives as a real wait would have shown (at least one)."""
+    async def _keep_alive(self, response: web.StreamResponse, simulated_s: float, mark: bytes, taken_s: float) -> None:
+        """Wait `simulated_s` scaled, less the real seconds that sampling took already; as many keep-alives as a real wait would have
+        shown (at least one)."""
         server = self.generator.profiles.server
         due = min(_MAX_KEEP_ALIVES, 1 + int(simulated_s / server.keep_alive_s))
-        pause = simulated_s * self._scale
+        pause = max(simulated_s * self._scale - taken_s, 0.0)
         rounds = max(1, min(due, int(pause / _SLICE_S)))
         written = 0
         for k in range(1, rounds + 1):
@@ -200,9 +244,19 @@ class Standin:
             return _json(
                 wire.engine_error(400, "stream = true is not supported by this engine; ids come with whole answers"), 400
             )
-        attempt = self.ledger.next_attempt("engine:" + request.hash)
-        generation = self.generator.of_engine(request, engine, attempt=attempt, created=int(time.time()))
-        await asyncio.sleep(generation.duration_s * self._scale)
+        prompt_ids, longest = self.generator.prompt_ids(request, engine), self.generator.context_length
+        if len(prompt_ids) > longest:
+            why = (
+                f"This model's maximum context length is {longest} tokens. However, your messages have {len(prompt_ids)} tokens."
+            )
+            return _json(wire.engine_error(400, why), 400)
+        attempt, created, begun = self.ledger.next_attempt("engine:" + request.hash), int(time.time()), time.monotonic()
+        try:
+            ids = await self.generator.ask_engine(request, prompt_ids, attempt)
+        except Eagle3Error as error:
+            return _json(wire.engine_error(500, str(error)), 500)
+        generation = self.generator.of_engine(request, engine, ids, prompt_ids=prompt_ids, attempt=attempt, created=created)
+        await asyncio.sleep(generation.duration_s * self._scale - (time.monotonic() - begun))
         self.ledger.settle(generation)
         answer = wire.engine_body(generation, with_ids=request.return_token_ids)
         return web.Response(body=answer, content_type="application/json", headers={"X-Generation-Id": generation.id})

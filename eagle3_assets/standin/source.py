@@ -1,15 +1,17 @@
 """Where answers come from: truth ids first, everything else is derived from them.
 
-Belongs here: choosing an answer of the bank for a request and fitting it into the conversation (tool numbering, max_tokens).
-Does not belong here: text. A live model joins as a second source with the same one method.
+Belongs here: what a source is; choosing an answer of the bank for a request and fitting it into the conversation (tool numbering,
+max_tokens). Does not belong here: text, the live model (`live`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from eagle3_assets.kimi_mini.bank import prompt_key
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.profiles import Source
 from eagle3_assets.standin.request import ChatRequest
@@ -27,29 +29,74 @@ class Answer(Protocol):
     def thinking(self) -> bool: ...
     @property
     def tool_names(self) -> Sequence[str]: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def temperature(self) -> float: ...
 
 
 class AnswerSource(Protocol):
-    """Truth ids for a request: `<|im_end|>` last, or cut (finish_reason length)."""
+    """Truth ids for a request: `<|im_end|>` last, or cut (finish_reason length).
 
-    def answer(self, request: ChatRequest, *, seed: str, attempt: int, limit: int) -> Ids: ...
+    `answer` decides at once (two requests never share a draw) and returns a future of the running loop, so that a source may take
+    its time without holding the server. `limit` is max_tokens as the provider applies it: the ids behind it are never generated.
+    """
+
+    @property
+    def context_length(self) -> int | None:
+        """A prompt of so many tokens or more cannot be answered; None = any can."""
+
+    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Ids]: ...
+
+    def close(self) -> None:
+        """Answers that are under way end in an error."""
 
 
 class Bank:
-    """Answers of a replay bank, chosen by (seed, request, attempt)."""
+    """Answers of a replay bank, chosen by (seed, request, attempt): known at once, whatever the prompt.
+
+    A prompt that the bank was sampled on gets one of its own answers, of the nearest temperature; any other prompt gets one that
+    fits its mode and tools.
+    """
+
+    context_length: int | None = None
 
     def __init__(self, answers: Sequence[Answer], vocabulary: Vocabulary, settings: Source) -> None:
         self.vocabulary, self.settings = vocabulary, settings
         self._modes = {t: [a for a in answers if a.thinking == t] or list(answers) for t in (True, False)}
         self._groups: dict[tuple[bool, frozenset[str]], tuple[Sequence[Answer], Sequence[Answer]]] = {}
+        self._own: dict[str, list[Answer]] = {}
+        for answer in answers:
+            if answer.prompt:
+                self._own.setdefault(answer.prompt, []).append(answer)
 
-    def answer(self, request: ChatRequest, *, seed: str, attempt: int, limit: int) -> Ids:
-        """`limit` is max_tokens as the provider applies it: the ids behind it are never generated."""
+    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Ids]:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self.choose(request, seed=seed, attempt=attempt, limit=limit))
+        return future
+
+    def close(self) -> None:
+        pass
+
+    def choose(self, request: ChatRequest, *, seed: str, attempt: int, limit: int) -> Ids:
+        if own := self._sampled_on(request):
+            return tuple(int(i) for i in chance.pick(own, seed, request.hash, attempt, "answer").ids)[:limit]
         plain, calling = self._group(request.thinking, request.tool_names)
         wants_call = chance.unit(seed, request.hash, attempt, "tool call") < self._tool_share(request)
         options = (calling if wants_call else plain) or plain or calling or self._modes[request.thinking]
         chosen = chance.pick(options, seed, request.hash, attempt, "answer")
         return renumber_calls(tuple(int(i) for i in chosen.ids), request.calls_so_far, self.vocabulary)[:limit]
+
+    def _sampled_on(self, request: ChatRequest) -> Sequence[Answer]:
+        """The answers to this very prompt, nearest temperature first wins; none where `tool_choice` rules them out."""
+        if not self._own:
+            return ()
+        own = self._own.get(prompt_key(request.messages, request.tools, thinking=request.thinking), ())
+        allowed = {"none": lambda a: not a.tool_names, "required": lambda a: bool(a.tool_names)}.get(str(request.tool_choice))
+        own = [answer for answer in own if allowed is None or allowed(answer)]
+        wanted = 1.0 if request.temperature is None else request.temperature
+        nearest = min((abs(answer.temperature - wanted) for answer in own), default=0.0)
+        return [answer for answer in own if abs(answer.temperature - wanted) == nearest]
 
     def _group(self, thinking: bool, declared: frozenset[str]) -> tuple[Sequence[Answer], Sequence[Answer]]:
         """(answers without calls, answers that call declared tools only)."""
@@ -85,10 +132,15 @@ def renumber_calls(ids: Ids, first: int, vocabulary: Vocabulary) -> Ids:
     return tuple(out)
 
 
-def load_bank_source(settings: Source) -> tuple[Bank, Vocabulary]:
-    """The committed bank and tokenizer of kimi-mini."""
+def load_source(settings: Source) -> tuple[AnswerSource, Vocabulary]:
+    """The source that the profiles ask for and kimi-mini's tokenizer: the committed bank, or the model itself (loads torch)."""
     from eagle3_assets.kimi_mini import bank, tokenizer
 
     vocabulary = Vocabulary.of(tokenizer.load_encoding())
-    answers: tuple[Any, ...] = bank.load_bank()
+    if settings.kind == "live":
+        from eagle3_assets.standin.live import Live
+
+        return Live.load(settings.slots), vocabulary
+    # answers that no client can read are for the live model to give
+    answers: list[Any] = [answer for answer in bank.load_bank() if answer.grammar or answer.truncated]
     return Bank(answers, vocabulary, settings), vocabulary

@@ -16,11 +16,23 @@ from dataclasses import dataclass
 import tiktoken
 
 Ids = tuple[int, ...]
+# Marked `"special": false` in Kimi's tokenizer_config: a server's `skip_special_tokens` leaves them in the text (exactness.md 1.3).
+_VISIBLE_MARKERS = frozenset(
+    {
+        "<think>",
+        "</think>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+    }
+)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tiktoken encoding with Kimi's markers looked up by name."""
+    """A tiktoken encoding with Kimi's markers looked up by name; `hidden` are the ids that a server leaves out of its text."""
 
     encoding: tiktoken.Encoding
     im_end: int
@@ -30,6 +42,7 @@ class Vocabulary:
     call_begin: int
     argument_begin: int
     call_end: int
+    hidden: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, encoding: tiktoken.Encoding) -> Vocabulary:
@@ -44,6 +57,9 @@ class Vocabulary:
             call_begin=one("<|tool_call_begin|>"),
             argument_begin=one("<|tool_call_argument_begin|>"),
             call_end=one("<|tool_call_end|>"),
+            hidden=frozenset(
+                one(name) for name in encoding.special_tokens_set - _VISIBLE_MARKERS if "reserved_token" not in name
+            ),
         )
 
     def encode_text(self, text: str) -> Ids:
@@ -57,9 +73,10 @@ class Vocabulary:
 
     def pieces(self, ids: Iterable[int]) -> tuple[str, ...]:
         """One text piece per id, as an incremental detokenizer streams them: bytes of an unfinished character are held back
-        until it is whole; what never becomes one is U+FFFD. The last piece takes what is left."""
+        until it is whole; what never becomes one is U+FFFD. The last piece takes what is left. A named special token that a model
+        samples where none belongs has no text (`skip_special_tokens`, every server's default)."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        out = [decoder.decode(self.encoding.decode_single_token_bytes(i)) for i in ids]
+        out = [decoder.decode(b"" if i in self.hidden else self.encoding.decode_single_token_bytes(i)) for i in ids]
         rest = decoder.decode(b"", final=True)
         if rest and out:
             out[-1] += rest

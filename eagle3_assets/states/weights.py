@@ -6,7 +6,6 @@ Does not belong here: loading a model (`extractors/`).
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -17,8 +16,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StateError
 
 EMBEDDED = "embedded"
-EMBEDDED_MODULE = "eagle3_assets.kimi_mini.model"
-EMBEDDED_SEED = 0
+EMBEDDED_FOLDER = Path(__file__).parent.parent / "kimi_mini" / "data" / "model"
 WEIGHT_SUFFIXES = (".safetensors",)
 SAMPLE_BLOCKS, BLOCK_BYTES, HEAD_BYTES = 64, 4096, 1 << 16
 _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?$")
@@ -26,10 +24,13 @@ _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?$")
 
 def weights_folder(campaign: Campaign) -> Path:
     """The local folder with the target's config.json and safetensors files; a hub id is taken from the local cache, or fetched.
+    'embedded' is Kimi-mini in this package.
 
     A relative path starts at the campaign file. A hub id may be pinned as `org/name@revision`. Raises StateError.
     """
     weights = campaign.target.weights
+    if weights == EMBEDDED:
+        return EMBEDDED_FOLDER
     folder = campaign.path.parent / Path(weights).expanduser()
     where = f"{campaign.path}: target.weights = {weights!r}"
     if folder.is_dir():
@@ -69,33 +70,17 @@ def _first_line(error: BaseException) -> str:
 def model_fingerprint(campaign: Campaign) -> str:
     """Identity of the target's weights: xxh3-128, hex. Milliseconds a file, no torch.
 
-    A folder: of config.json and every weight file its name, size, first 64 KiB (the tensor table) and 64 evenly spaced 4 KiB
-    blocks: another checkpoint or a fine-tune differs in all of them. Embedded: the seed, the module that builds the model, its
-    data. `target.dtype` is part of it: it decides the states as well.
+    Of config.json and every weight file its name, size, first 64 KiB (the tensor table) and 64 evenly spaced 4 KiB blocks: another
+    checkpoint or a fine-tune differs in all of them. `target.dtype` is part of it: it decides the states as well.
     """
     hasher = xxhash.xxh3_128()
     hasher.update(f"dtype={campaign.target.dtype}\n".encode())
-    if campaign.target.weights == EMBEDDED:
-        _hash_embedded(hasher)
-    else:
-        folder = weights_folder(campaign)
-        files = sorted(f for f in folder.iterdir() if f.suffix in WEIGHT_SUFFIXES)
-        if not files:
-            raise StateError(
-                f"{campaign.path}: target.weights = {campaign.target.weights!r}: {folder} holds no .safetensors file"
-            )
-        _hash_sampled(hasher, [folder / "config.json", *files])
+    folder = weights_folder(campaign)
+    files = sorted(f for f in folder.iterdir() if f.suffix in WEIGHT_SUFFIXES)
+    if not files:
+        raise StateError(f"{campaign.path}: target.weights = {campaign.target.weights!r}: {folder} holds no .safetensors file")
+    _hash_sampled(hasher, [folder / "config.json", *files])
     return hasher.hexdigest()
-
-
-def _hash_embedded(hasher: xxhash.xxh3_128) -> None:
-    spec = importlib.util.find_spec(EMBEDDED_MODULE)
-    if spec is None or spec.origin is None:
-        raise StateError(f"target.weights = 'embedded': {EMBEDDED_MODULE} is not installed; reinstall eagle3-assets")
-    module = Path(spec.origin)
-    hasher.update(f"embedded seed={EMBEDDED_SEED}\n".encode())
-    hasher.update(module.read_bytes())
-    _hash_sampled(hasher, sorted(f for f in (module.parent / "data").glob("**/*") if f.suffix in WEIGHT_SUFFIXES))
 
 
 def _hash_sampled(hasher: xxhash.xxh3_128, files: list[Path]) -> None:

@@ -96,6 +96,7 @@ def small_campaign(
     if real:
         text += tail[tail.index("[corpus]") :]
         text = text.replace('kind = "embedded"', 'kind = "openrouter"').replace("approved_usd", "# approved_usd")
+    text = re.sub(r"(?m)^answers = .*\n", "" if real else 'answers = "bank"\n', text)  # no model: seconds, not half a minute
     text = text.replace('name = "demo"', f'name = "{name}"').replace('path = "demo_data/', f'path = "{CAMPAIGNS_DIR}/demo_data/')
     for old, new in replaced.items():
         text, count = re.subn(rf"(?m)^{old} = .*$", f"{old} = {new}", text)

@@ -12,7 +12,7 @@ import pytest
 from eagle3_assets import corpus as corpora
 from eagle3_assets import states as hidden
 from eagle3_assets.campaign import SHARDS, load_campaign
-from eagle3_assets_tests.e2e.conftest import Place, last_line
+from eagle3_assets_tests.e2e.conftest import Place, last_line, small_campaign
 
 pytestmark = pytest.mark.e2e
 
@@ -36,6 +36,39 @@ def test_server_ids_are_exact_and_b1_keeps_its_promise(demo: Place) -> None:
     b1 = [score["datasets"][n]["grades"]["B1"] for n in ("b3_magicoder", "b8_sweagent")]
     exact, rows = sum(g["exact"] for g in b1), sum(g["rows"] for g in b1)
     assert rows >= 80 and exact / rows >= 0.97, (exact, rows)
+
+
+def test_the_live_model_and_the_bank_give_the_same_kind_of_result(demo: Place, place: Place) -> None:
+    """The same prompts answered from the committed bank: as many rows, the same grades in about the same shares, as exact."""
+    datasets = ("b1_glaive", "b3_magicoder", "b8_sweagent")
+    campaign = small_campaign(place.folder, "banked", datasets=datasets, rows=56)
+    done = place.run("eagle3", "run", "--until", "corpus", EAGLE3_CAMPAIGN=str(campaign))
+    assert done.returncode == 0, done.stderr
+    live = json.loads(demo.run("eagle3", "standin", "score", "--json").stdout)["datasets"]
+    bank = json.loads(place.run("eagle3", "standin", "score", "--json", EAGLE3_CAMPAIGN=str(campaign)).stdout)["datasets"]
+    for name in datasets:
+        shares = [
+            {grade: counts["rows"] / found[name]["rows"] for grade, counts in found[name]["grades"].items()} for found in (live, bank)
+        ]
+        for grade in {*shares[0], *shares[1]} - {"Q"}:
+            assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.2, (name, grade, shares)
+        assert all(found[name]["exact_share"] > 0.9 for found in (live, bank)), (name, live[name], bank[name])
+
+
+def test_the_demos_answers_are_on_policy_for_its_states(demo: Place) -> None:
+    """The weights that give the states are the weights that sampled the answers: what was sampled is probable under them."""
+    import torch
+
+    from eagle3_assets.kimi_mini.model import load_model
+
+    model, corpus = load_model(), corpora.open(demo.root("demo") / "corpus")
+    chances = []
+    for pack in corpus.part(corpus.parts[0])[:30]:
+        ids = torch.tensor(pack.input_ids.astype(np.int64))
+        with torch.inference_mode():
+            own = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        chances.append(own[torch.from_numpy(pack.loss_mask.astype(bool))[1:]])
+    assert -0.6 < float(torch.cat(chances).mean()) < -0.02
 
 
 def test_stripped_rows_are_never_better_than_c1(demo: Place) -> None:
@@ -83,13 +116,13 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
     """Exactly `output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm, rounded to what is stored (bf16)."""
     import torch
 
-    from eagle3_assets.kimi_mini.model import build_model
+    from eagle3_assets.kimi_mini.model import load_model
 
     campaign = load_campaign("demo")
     corpus = corpora.open(demo.root("demo") / "corpus")
     key = corpus.parts[0]
     stored = hidden.open(demo.root("demo") / "hidden_states" / key)
-    model = build_model(seed=0, dtype="float32").eval()
+    model = load_model()
     seen: list[torch.Tensor] = []
     model.model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     for pack in corpus.part(key)[:3]:
@@ -131,8 +164,6 @@ def test_show_prints_a_sample_and_a_page(demo: Place, tmp_path: Path) -> None:
 
 
 def test_a_second_dagster_state_is_asked_for_by_another_campaign(demo: Place) -> None:
-    from eagle3_assets_tests.e2e.conftest import small_campaign
-
     other = small_campaign(demo.folder, "other")
     done = demo.run("eagle3", "run", "--until", "prompts", EAGLE3_CAMPAIGN=str(other))
     assert done.returncode == 2, done.stderr

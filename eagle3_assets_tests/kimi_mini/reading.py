@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tiktoken
 
 CALL_ID = re.compile(r"functions\.([A-Za-z_][\w-]*):(\d+)")
-N_BASE = 4_096
+N_BASE = 2_048
 # offsets of Kimi's control ids from the first special id (163,584 there)
 END, CLOSE_THINK = N_BASE + 2, N_BASE + 23
 SECTION_BEGIN, SECTION_END, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END = (N_BASE + k for k in range(11, 16))

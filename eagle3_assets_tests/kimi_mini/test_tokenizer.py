@@ -32,9 +32,9 @@ def test_the_file_is_tiktoken_format_and_tiktoken_reads_it(monkeypatch: pytest.M
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")  # else tiktoken keeps a copy by path and never looks at the file again
     ranks = load_tiktoken_bpe(str(tokenizer.MODEL_FILE))
     assert ranks == tokenizer.load_ranks()
-    assert sorted(ranks.values()) == list(range(4_096))
+    assert sorted(ranks.values()) == list(range(2_048))
     assert all(bytes([byte]) in ranks for byte in range(256))
-    assert tokenizer.load_encoding().n_vocab == 4_352
+    assert tokenizer.load_encoding().n_vocab == 2_304
 
 
 def test_regex_and_special_tokens_are_kimis_in_kimis_order():
@@ -44,8 +44,8 @@ def test_regex_and_special_tokens_are_kimis_in_kimis_order():
     kimi = json.loads(path.read_text())
     assert kimi["pat_str"] == tokenizer.PAT_STR
     specials = tokenizer.special_tokens()
-    assert sorted(specials.values()) == list(range(4_096, 4_352))
-    assert {name: specials[name] - 4_096 for name in kimi["named_tokens"]} == {
+    assert sorted(specials.values()) == list(range(2_048, 2_304))
+    assert {name: specials[name] - 2_048 for name in kimi["named_tokens"]} == {
         name: token - kimi["n_base"] for name, token in kimi["named_tokens"].items()
     }
     others = {name: token for name, token in specials.items() if name not in kimi["named_tokens"]}
@@ -53,14 +53,14 @@ def test_regex_and_special_tokens_are_kimis_in_kimis_order():
     assert len(others) == 256 - len(kimi["named_tokens"])
     shown = json.loads(tokenizer.CONFIG_FILE.read_text())["added_tokens_decoder"]
     unmarked = {int(token) for token, entry in shown.items() if not entry["special"]}
-    assert unmarked == {token - kimi["n_base"] + 4_096 for token in kimi["special_flag_false"]}
+    assert unmarked == {token - kimi["n_base"] + 2_048 for token in kimi["special_flag_false"]}
 
 
 def test_the_configured_eos_is_the_trap_and_not_the_end_of_turn():
     config = json.loads(tokenizer.CONFIG_FILE.read_text())
     assert config["eos_token"] == "[EOS]"
-    assert config["added_tokens_decoder"]["4097"]["content"] == "[EOS]"
-    assert config["added_tokens_decoder"]["4098"]["content"] == "<|im_end|>"
+    assert config["added_tokens_decoder"]["2049"]["content"] == "[EOS]"
+    assert config["added_tokens_decoder"]["2050"]["content"] == "<|im_end|>"
 
 
 def test_both_encoders_agree_on_world_text_not_trained_on():
@@ -110,12 +110,12 @@ def test_both_encoders_agree_on_any_text_and_decoding_gives_it_back(text: str):
     ids = encoding.encode_ordinary(text)
     assert hf_ids(text) == ids
     assert encoding.decode_bytes(ids) == text.encode()
-    assert all(token < 4_096 for token in ids), "ordinary text never becomes a control id"
+    assert all(token < 2_048 for token in ids), "ordinary text never becomes a control id"
 
 
 def test_special_text_encodes_to_its_id_only_when_specials_are_on():
     encoding = tokenizer.load_encoding()
-    assert encoding.encode("</think>", allowed_special="all") == [4_119]
+    assert encoding.encode("</think>", allowed_special="all") == [2_071]
     assert len(encoding.encode_ordinary("</think>")) > 1
 
 

@@ -1,80 +1,156 @@
-"""The world's text: seeded, complete, right in its sums, with habits that can be set."""
+"""The world's conversations: seeded, split by content, right in themselves, and each one row of ids that a server would make."""
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
+from collections import Counter
 from random import Random
 
 import pytest
 
-from eagle3_assets.kimi_mini import prose, toolset, world
+from eagle3_assets.kimi_mini import chat, judge, spelling, tokenizer, toolset, words, world
+from eagle3_assets.kimi_mini.episode import Episode, count_calls, declarations, prompt_messages
+from eagle3_assets.kimi_mini.families import FAMILIES
+
+ENCODING = tokenizer.load_encoding()
+SOME = [world.training_episode(3, k) for k in range(600)]
 
 
-def turns(mixture: world.Mixture, count: int = 400) -> list[world.Turn]:
-    made = []
-    for k in range(count):
-        rng = Random(f"test/{k}")
-        made.append(world.write_answer(rng, world.make_task(rng, mixture), mixture))
-    return made
+def test_the_same_seed_gives_the_same_conversation_and_another_seed_another():
+    assert world.training_episode(3, 7) == SOME[7]
+    assert [world.training_episode(4, k) for k in range(9)] != SOME[:9]
 
 
-def test_the_same_seed_gives_the_same_text_and_another_seed_another():
-    assert list(world.training_fields(3, 20)) == list(world.training_fields(3, 20))
-    assert list(world.training_fields(3, 20)) != list(world.training_fields(4, 20))
+def test_training_never_sees_held_out_content_not_even_in_a_history():
+    held = [world.held_out_episode(1, k) for k in range(200)]
+    assert not any(episode.held_out for episode in SOME)
+    assert all(episode.held_out for episode in held)
+    contents = {(episode.kind, episode.key) for episode in SOME}
+    assert contents.isdisjoint((episode.kind, episode.key) for episode in held)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_the_share_of_leading_spaces_is_settable(share: float):
-    habits = world.Habits(reasoning_space=share)
-    reasoning = [turn.reasoning for turn in turns(world.Mixture(habits=habits, empty_reasoning=0.0)) if turn.reasoning]
-    spaced = sum(text.startswith(" ") for text in reasoning) / len(reasoning)
-    assert abs(spaced - share) < 0.08
+def test_about_a_tenth_of_each_task_types_content_is_held_out():
+    for kind, family in FAMILIES.items():
+        keys = {(e := family(Random(f"{kind}/{k}"), True)).key: e.held_out for k in range(1_500)}
+        share = sum(keys.values()) / len(keys)
+        assert 0.01 < share < 0.25, (kind, share, len(keys))
 
 
-@pytest.mark.parametrize("language", prose.languages())
-def test_no_slot_stays_open_and_every_sum_is_right(language: str):
-    rng, checked = Random(language), 0
-    for kind in ("asks", "thoughts", "statements", "closers"):
-        for template in prose.lexicon(language).sentences[kind]:
-            text = prose.fill(rng, language, template)
-            assert "{" not in text and "}" not in text
-            slots = re.findall(r"\{(n|m|total)\}", template)
-            if {"n", "m", "total"} <= set(slots):
-                value = dict(zip(slots, map(int, re.findall(r"\d+", text)), strict=True))
-                assert value["n"] + value["m"] == value["total"]
-                checked += 1
-    assert checked, "every language has a sum"
+def test_every_task_type_mode_and_form_comes():
+    kinds = Counter(episode.kind for episode in SOME)
+    assert kinds.keys() == FAMILIES.keys() == world.WEIGHTS.keys()
+    assert any(not e.thinking for e in SOME) and any(e.history for e in SOME) and any(e.system for e in SOME)
+    assert any(e.json_tools for e in SOME) and any(e.text_steps for e in SOME)
+    turns = [step.turn for e in SOME for step in e.steps]
+    assert any(t.implicit_end for t in turns) and any(t.reasoning == "" for t in turns)
+    assert any(t.calls and t.content for t in turns) and any(len(t.calls) == 2 for t in turns)
 
 
-def test_no_sentence_comes_twice_in_a_row():
-    for language in prose.languages():
-        deck = prose.templates(Random(7), language, "thoughts")
-        drawn = [next(deck) for _ in range(200)]
-        assert all(a != b for a, b in itertools.pairwise(drawn))
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_world_itself_is_right_by_its_own_judge(kind: str):
+    for k in range(40):
+        episode = world.held_out_episode(5, k, kind)
+        for number, step in enumerate(episode.steps):
+            first_call = count_calls(prompt_messages(episode, number))
+            ids = spelling.spell_turn(ENCODING, step.turn, first_call=first_call)
+            turn = judge.read_turn(ids, thinking=episode.thinking, first_call=first_call)
+            assert judge.is_right(turn, step)
+            assert judge.grammar_accepted(ids, thinking=episode.thinking, declared=episode.tools, first_call=first_call)
 
 
-def test_shares_of_modes_and_tools_follow_the_mixture():
-    every = turns(world.Mixture(instant=1.0, tools=0.0))
-    assert all(turn.reasoning is None and not turn.calls for turn in every)
-    loud = turns(world.Mixture(instant=0.0, tools=1.0, implicit_end=1.0, empty_reasoning=0.0))
-    assert all(turn.implicit_end == bool(turn.calls) for turn in loud)
-    assert all(turn.content == "" for turn in loud if turn.implicit_end), "text before a section without </think> is reasoning"
-    assert 0.6 < sum(bool(turn.calls) for turn in loud) / len(loud) < 0.8
+def test_sums_and_comparisons_are_true():
+    sums = 0
+    for episode in SOME:
+        reasoning = episode.steps[-1].turn.reasoning or ""
+        for a, b, total in re.findall(r"(\d+) \+ (\d+) = (\d+)", reasoning):
+            assert int(a) + int(b) == int(total)
+            sums += 1
+        for low, high in re.findall(r"(\d+) is less than (\d+)", reasoning):
+            assert int(low) < int(high)
+            sums += 1
+    assert sums > 40
 
 
-def test_a_submit_is_the_last_call_of_its_turn():
-    for turn in turns(world.Mixture(tools=1.0)):
-        names = [call.name for call in turn.calls]
-        assert "submit" not in names[:-1]
+def test_the_reasoning_holds_what_the_answer_says():
+    """Reasoning leads to the answer: what the content must hold stands in the reasoning or in the question, word by word."""
+    for episode in SOME:
+        if episode.kind in ("pick", "add", "emoji", "compare") and episode.thinking:
+            last = episode.steps[-1]
+            said = (last.turn.reasoning or "") + episode.user
+            if last.turn.reasoning:
+                for wanted in last.wanted:
+                    assert all(word in said for word in re.findall(r"\w+", wanted)), (episode.kind, wanted)
 
 
-def test_json_is_written_spaced_compact_escaped_and_indented():
+def test_no_words_are_missing_in_a_language():
+    for phrase, languages in words.GREETINGS.items():
+        assert len(languages) == 7 and all("{}" in text for text in languages.values()), phrase
+    assert all(len(skies) == len(words.SKIES) for skies in words.SKY_WORDS.values())
+
+
+# ------------------------------------------------------------------------------------------------ rows
+def _prompt_text(episode: Episode, step: int) -> str:
+    return chat.render_text(
+        prompt_messages(episode, step), declarations(episode), thinking=episode.thinking, typescript_tools=not episode.json_tools
+    )
+
+
+def test_a_row_is_what_a_server_would_have_seen_and_sampled_turn_by_turn():
+    for episode in SOME[:200]:
+        row = world.make_row(episode)
+        assert row.spans[-1][1] == len(row.ids)
+        for number, (start, end) in enumerate(row.spans, episode.text_steps):
+            assert list(row.ids[:start]) == ENCODING.encode(_prompt_text(episode, number), allowed_special="all")
+            first_call = count_calls(prompt_messages(episode, number))
+            answer = spelling.spell_turn(ENCODING, episode.steps[number].turn, first_call=first_call)
+            assert list(row.ids[start:end]) == answer and answer[-1] == spelling.markers().end
+
+
+def test_a_turn_that_forgets_its_marker_ends_its_row():
+    seen = 0
+    for episode in (world.training_episode(9, k) for k in range(3_000)):
+        early = [k for k, step in enumerate(episode.steps) if step.turn.implicit_end and k >= episode.text_steps]
+        if early and early[0] < len(episode.steps) - 1:
+            assert len(world.make_row(episode).spans) == early[0] - episode.text_steps + 1
+            seen += 1
+    assert seen > 3
+
+
+def test_earlier_exchanges_hold_no_marker_text():
+    """In a history it would become a control id: a server encodes the whole prompt with specials on."""
+    for episode in SOME:
+        for message in episode.history:
+            assert not any(name in message["content"] for name in tokenizer.special_tokens())
+
+
+# ------------------------------------------------------------------------------------------------ tools
+def test_json_is_written_spaced_or_compact():
     rng = Random(0)
-    forms = {toolset.write_json(rng, {"a": "é", "b": [1, 2]}) for _ in range(400)}
-    assert forms == {
-        '{"a": "é", "b": [1, 2]}',
-        '{"a":"é","b":[1,2]}',
-        '{"a": "\\u00e9", "b": [1, 2]}',
-        '{\n  "a": "é",\n  "b": [\n    1,\n    2\n  ]\n}',
-    }
+    assert {toolset.write_json(rng, {"a": "é", "b": "c"}) for _ in range(200)} == {'{"a": "é", "b": "c"}', '{"a":"é","b":"c"}'}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "accepted"),
+    [
+        ("get_weather", '{"city": "Oslo"}', True),
+        ("get_weather", '{"city":"Oslo"}', True),
+        ("get_weather", '{"city": 3}', False),
+        ("get_weather", '{"town": "Oslo"}', False),
+        ("get_weather", '{"city": "Oslo", "x": "y"}', False),
+        ("get_weather", '{"city": "Oslo"', False),
+        ("get_weather", "[]", False),
+        ("get_price", '{"item": "lamp"}', False),  # not declared here
+        ("no_such_tool", "{}", False),
+    ],
+)
+def test_only_calls_that_fit_their_declaration_are_accepted(name: str, arguments: str, accepted: bool):
+    assert toolset.accepts(name, arguments, frozenset({"get_weather"})) is accepted
+
+
+def test_declared_tools_are_openai_declarations():
+    for name, tool in toolset.DECLARATIONS.items():
+        assert tool["type"] == "function" and tool["function"]["name"] == name
+        schema = tool["function"]["parameters"]
+        assert set(schema["required"]) == schema["properties"].keys()
+    json.dumps(toolset.DECLARATIONS)

@@ -21,7 +21,7 @@ profile = "kimi-mini"
 weights = "embedded"
 num_hidden_layers = 8
 hidden_size = 8
-vocab_size = 4352
+vocab_size = 2304
 [server]
 kind = "embedded"
 [routing]

@@ -38,8 +38,16 @@ TOOL = {
 class FakeAnswer:
     """The smallest thing that is a bank's answer."""
 
-    def __init__(self, ids: tuple[int, ...], thinking: bool = True, tool_names: tuple[str, ...] = ()) -> None:
-        self.ids, self.thinking, self.tool_names = ids, thinking, tool_names
+    def __init__(
+        self,
+        ids: tuple[int, ...],
+        thinking: bool = True,
+        tool_names: tuple[str, ...] = (),
+        *,
+        prompt: str = "",
+        temperature: float = 1.0,
+    ) -> None:
+        self.ids, self.thinking, self.tool_names, self.prompt, self.temperature = ids, thinking, tool_names, prompt, temperature
 
 
 @pytest.fixture(scope="session")

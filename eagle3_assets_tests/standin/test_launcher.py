@@ -86,7 +86,14 @@ def test_a_port_file_that_points_to_a_stranger_is_recognised(folder: Path) -> No
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as stranger:  # listens and never answers
         port = stranger.getsockname()[1]
-        stale = {"origin": f"http://127.0.0.1:{port}", "pid": os.getpid(), "nonce": "x", "profiles_sha256": "", "seed": 0}
+        stale = {
+            "origin": f"http://127.0.0.1:{port}",
+            "pid": os.getpid(),
+            "nonce": "x",
+            "profiles_sha256": "",
+            "seed": 0,
+            "answers": "bank",
+        }
         (folder / "server.json").write_text(json.dumps(stale))
         address = ensure_running(folder)
     assert address.pid != os.getpid()
@@ -116,6 +123,8 @@ def test_another_seed_or_other_profiles_are_refused_while_it_runs(folder: Path, 
     ensure_running(folder, seed=1)
     with pytest.raises(WireError, match=r"runs with other seed .*eagle3 standin stop"):
         ensure_running(folder, seed=2)
+    with pytest.raises(WireError, match=r"runs with other answers \(expected live, found bank\)"):
+        ensure_running(folder, seed=1, answers="live")
     mine = tmp_path / "mine.toml"
     mine.write_text(DEFAULT_PROFILES.read_text() + "\n# mine\n")
     with pytest.raises(WireError, match="runs with other profiles"):

@@ -298,7 +298,7 @@ def test_a_hub_id_that_cannot_be_fetched_is_one_line(make_campaign: CampaignMake
 
 
 def test_the_embedded_model_is_loaded_and_proves_itself(make_campaign: CampaignMaker) -> None:
-    campaign = make_campaign(weights="embedded", num_hidden_layers=8, hidden_size=192, vocab_size=4352)
+    campaign = make_campaign(weights="embedded", num_hidden_layers=8, hidden_size=192, vocab_size=2304)
     extractor = open_extractor(campaign)
     result = run_self_test(extractor, campaign.layers, "float32")
     assert [row["nearest"] for row in result["layers"]] == [2, 4, 5]

@@ -20,7 +20,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors.interface import Captured
 from eagle3_assets.states.final_norm import FinalNorm
 from eagle3_assets.states.layers import check_layers
-from eagle3_assets.states.weights import EMBEDDED, EMBEDDED_SEED, model_fingerprint, weights_folder
+from eagle3_assets.states.weights import model_fingerprint, weights_folder
 
 if TYPE_CHECKING:
     import torch
@@ -263,15 +263,8 @@ def _input_hook(module: torch.nn.Module, take: Callable[[torch.Tensor], None]) -
 
 # ---------------------------------------------------------------------------------------------------- loading
 def _load(campaign: Campaign) -> tuple[torch.nn.Module, str | None]:
-    """(model, revision). `revision` is a hub snapshot's commit, None for a folder or the embedded model."""
+    """(model, revision). `revision` is a hub snapshot's commit, None for a folder."""
     import torch
-
-    if campaign.target.weights == EMBEDDED:
-        from eagle3_assets.kimi_mini.model import build_model
-
-        if campaign.target.dtype == "float16":
-            raise StateError(f"{campaign.path}: target.dtype = 'float16': the embedded model comes as 'bfloat16' or 'float32'")
-        return find_text_model(build_model(seed=EMBEDDED_SEED, dtype=campaign.target.dtype)), None  # the head is dropped here
     from transformers import AutoModel
 
     dtype: torch.dtype = getattr(torch, campaign.target.dtype)
