@@ -16,10 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from eagle3_assets.kimi_mini import spelling, toolset, words, world
+from eagle3_assets.kimi_mini import judge, spelling, toolset, words, world
 from eagle3_assets.kimi_mini.episode import (
     Episode,
     Message,
+    count_calls,
     declarations,
     opening,
     plain_command,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent.parent / "campaigns" / "demo_data"
 SEED = 0
 N_ROWS = {"a1_deepswekimi": 40, "b1_glaive": 48, "b3_magicoder": 96, "b8_sweagent": 64}
-B1_KINDS = ("weather", "compare", "lookup", "parcel")
+B1_KINDS = ("weather", "code", "compare", "greet", "lookup", "pick", "parcel", "add")
+ODD_DRAWS = 400
 B3_KINDS = ("add", "pick", "code", "greet", "emoji", "story", "code", "story")
 
 Row = dict[str, Any]
@@ -59,16 +61,30 @@ def trajectory_episode(seed: int, index: int) -> tuple[Episode, int]:
 
 
 def trajectory_answers(model: DeepseekV3ForCausalLM, seed: int = SEED) -> list[tuple[int, ...]]:
-    """Ids of the last turn of every A1 row, sampled from the model at T = 1: one row in eight at T = 1.3, one in twenty cut short."""
+    """Ids of the last turn of every A1 row, sampled from the model as the demo campaign samples (T = 1, top_p = 0.95).
+
+    One row in twenty is cut short, and one in twenty is on purpose the first of many draws at T = 1.3 that is not canonical and reads
+    well: the case that only ids show.
+    """
     from eagle3_assets.kimi_mini.sampler import Ask, sample_all
 
-    asks = []
-    for index in range(N_ROWS["a1_deepswekimi"]):
+    odd = [index for index in range(N_ROWS["a1_deepswekimi"]) if index % 20 == 7]
+    prompts = [tuple(world.prompt_ids(*trajectory_episode(seed, index))) for index in range(N_ROWS["a1_deepswekimi"])]
+    asks = [Ask(ids, 1.0, 0.95, seed * 1_000 + k, 9 if k % 20 == 14 else 400) for k, ids in enumerate(prompts)]
+    answers = [sample.ids for sample in sample_all(model, asks)]
+    draws = [Ask(prompts[index], 1.3, 1.0, draw, 400) for index in odd for draw in range(ODD_DRAWS)]
+    drawn = [sample.ids for sample in sample_all(model, draws)]
+    for k, index in enumerate(odd):
         episode, step = trajectory_episode(seed, index)
-        prompt = tuple(world.prompt_ids(episode, step))
-        temperature, limit = (1.3 if index % 8 == 7 else 1.0), (9 if index % 20 == 14 else 400)
-        asks.append(Ask(prompt, temperature, 1.0, seed * 1_000 + index, limit))
-    return [sample.ids for sample in sample_all(model, asks)]
+        first_call = count_calls(prompt_messages(episode, step))
+        found = (ids for ids in drawn[k * ODD_DRAWS : (k + 1) * ODD_DRAWS] if _odd(ids, episode, first_call))
+        answers[index] = next(found, answers[index])
+    return answers
+
+
+def _odd(ids: tuple[int, ...], episode: Episode, first_call: int) -> bool:
+    accepted = judge.grammar_accepted(ids, thinking=True, declared=episode.tools, first_call=first_call)
+    return accepted and not spelling.is_canonical(load_encoding(), ids)
 
 
 def trajectory_row(seed: int, index: int, ids: Iterable[int]) -> Row:
@@ -116,7 +132,7 @@ def message_of(ids: list[int]) -> Row:
 
 # ------------------------------------------------------------------------------------------------ B1, B3, B8
 def function_call_row(seed: int, index: int) -> Row:
-    """B1: a question that wants a tool, sometimes after an earlier exchange."""
+    """B1: a question that wants a tool, or none and declares none; sometimes after an earlier exchange."""
     episode = _episode(_rng("b1_glaive", seed, index), B1_KINDS[index % len(B1_KINDS)])
     return {"id": f"glaive-{index:04d}", "messages": opening(episode), "tools": declarations(episode)}
 

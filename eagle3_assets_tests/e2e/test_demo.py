@@ -48,7 +48,8 @@ def test_the_live_model_and_the_bank_give_the_same_kind_of_result(demo: Place, p
     bank = json.loads(place.run("eagle3", "standin", "score", "--json", EAGLE3_CAMPAIGN=str(campaign)).stdout)["datasets"]
     for name in datasets:
         shares = [
-            {grade: counts["rows"] / found[name]["rows"] for grade, counts in found[name]["grades"].items()} for found in (live, bank)
+            {grade: counts["rows"] / found[name]["rows"] for grade, counts in found[name]["grades"].items()}
+            for found in (live, bank)
         ]
         for grade in {*shares[0], *shares[1]} - {"Q"}:
             assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.2, (name, grade, shares)

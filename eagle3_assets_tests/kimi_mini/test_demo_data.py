@@ -76,15 +76,16 @@ def test_call_ids_count_over_the_whole_trajectory_and_results_follow_their_calls
     assert kinds == {"stop", "tool_calls", "length"}
 
 
-def test_some_trajectories_are_not_canonical_and_most_are():
-    odd = [not spelling.is_canonical(ENCODING, row["output_ids"]) for row in rows("a1_deepswekimi")]
-    assert 1 <= sum(odd) <= 8
+def test_two_trajectories_are_not_canonical_and_the_others_are():
+    odd = [k for k, row in enumerate(rows("a1_deepswekimi")) if not spelling.is_canonical(ENCODING, row["output_ids"])]
+    assert odd == [7, 27]
 
 
-def test_function_call_prompts_end_with_a_question_and_declare_tools():
-    for row in rows("b1_glaive"):
+def test_function_call_prompts_end_with_a_question_and_half_of_them_declare_tools():
+    for k, row in enumerate(rows("b1_glaive")):
         assert row["messages"][-1]["role"] == "user"
-        assert 1 <= len(row["tools"]) <= 4
+        assert (row["tools"] is None) == bool(k % 2)
+        assert row["tools"] is None or 1 <= len(row["tools"]) <= 4
     assert any(message["role"] == "tool" for row in rows("b1_glaive") for message in row["messages"])
 
 
@@ -94,7 +95,7 @@ def test_declared_tools_cover_every_tool_that_the_bank_calls():
         tool["function"].get("name")
         for dataset in ("a1_deepswekimi", "b1_glaive", "b8_sweagent")
         for row in rows(dataset)
-        for tool in row["tools"]
+        for tool in row["tools"] or ()
     }
     assert called <= declared
 

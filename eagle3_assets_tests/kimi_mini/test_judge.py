@@ -61,7 +61,9 @@ def test_broken_answers_are_refused():
     good = spell(Turn(" a", "b", (CALL, CALL)))
     assert judge.read_turn(good, thinking=True) is not None
     for k in range(len(good)):
-        if good[k] >= tokenizer.N_BASE:
+        if good[k] == MARK.close_think:
+            assert judge.read_turn(good[:k] + good[k + 1 :], thinking=True) == Turn(" ab", "", (CALL, CALL), implicit_end=True)
+        elif good[k] >= tokenizer.N_BASE:
             assert judge.read_turn(good[:k] + good[k + 1 :], thinking=True) is None, f"without marker {good[k]}"
     assert judge.read_turn(good[:-1], thinking=True) is None, "no end"
     assert judge.read_turn([], thinking=True) is None

@@ -36,11 +36,11 @@ def model() -> Any:
     """Random weights whose answers end now and then: what it says is noise, which no part of the server may stumble over."""
     import torch
 
-    from eagle3_assets.kimi_mini.model import build_model
     from eagle3_assets.kimi_mini.tokenizer import special_tokens
+    from eagle3_assets_tests.kimi_mini.random_weights import random_model
 
     torch.set_num_threads(1)
-    model = build_model(1)
+    model = random_model(1)
     with torch.no_grad():
         model.lm_head.weight *= 4.0
         model.lm_head.weight[special_tokens()["<|im_end|>"]] *= 1.5

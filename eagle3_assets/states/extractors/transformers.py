@@ -20,7 +20,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors.interface import Captured
 from eagle3_assets.states.final_norm import FinalNorm
 from eagle3_assets.states.layers import check_layers
-from eagle3_assets.states.weights import model_fingerprint, weights_folder
+from eagle3_assets.states.weights import EMBEDDED, model_fingerprint, weights_folder
 
 if TYPE_CHECKING:
     import torch
@@ -262,20 +262,41 @@ def _input_hook(module: torch.nn.Module, take: Callable[[torch.Tensor], None]) -
 
 
 # ---------------------------------------------------------------------------------------------------- loading
+@contextlib.contextmanager
+def _quiet_report(*, progress: bool) -> Iterator[None]:
+    """No report of the head that is left out on purpose (what is missing is checked here); no bar for eight megabytes."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()
+
+
 def _load(campaign: Campaign) -> tuple[torch.nn.Module, str | None]:
     """(model, revision). `revision` is a hub snapshot's commit, None for a folder."""
     import torch
     from transformers import AutoModel
 
     dtype: torch.dtype = getattr(torch, campaign.target.dtype)
-
     folder = weights_folder(campaign)
     where = f"{campaign.path}: target.weights = {campaign.target.weights!r}"
     try:
         # AutoModel is the base model: an lm_head in the checkpoint is not read into memory
-        model, info = AutoModel.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-        )
+        with _quiet_report(progress=campaign.target.weights != EMBEDDED):
+            model, info = AutoModel.from_pretrained(
+                folder,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         raise StateError(f"{where}: {folder} cannot be loaded as a transformers model ({reason})") from None
