@@ -160,7 +160,7 @@ MISTAKES = {
         ["extraction.layers holds 61", "target.num_hidden_layers = 61"],
     ),
     "answers of the stand-in asked of a real server": (
-        [("[vocab]", '[server]\nanswers = "live"\n[vocab]')],
+        [('kind = "openrouter"\n', 'kind = "openrouter"\nanswers = "live"\n')],
         ["server.answers", 'server.kind = "embedded" only'],
     ),
     "real money approved in the file": (

@@ -59,7 +59,7 @@ def quiet() -> None:
     """No progress bar of transformers for eight megabytes."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 Command = Callable[[argparse.Namespace], dict[str, Any] | None]

@@ -167,13 +167,13 @@ def _load_bank(path: Path) -> tuple[BankAnswer, ...]:
         raise ExactError(f"{path}: cannot be read as a bank ({reason}); {remedy}") from None
     if table.schema.names != _schema().names:
         raise ExactError(f"{path}: expected columns {_schema().names}, found {table.schema.names}")
-    tuples = ("ids", "tool_names")
-    rows = table.to_pylist()
-    return tuple(BankAnswer(**{k: tuple(v) if k in tuples else v for k, v in _rounded(row).items()}) for row in rows)
+    return tuple(_answer(row) for row in table.to_pylist())
 
 
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"temperature": round(row["temperature"], 3)}  # float32 in the file
+def _answer(row: dict[str, Any]) -> BankAnswer:
+    ids, tool_names = tuple(row.pop("ids")), tuple(row.pop("tool_names"))
+    temperature = round(row.pop("temperature"), 3)  # float32 in the file
+    return BankAnswer(ids=ids, tool_names=tool_names, temperature=temperature, **row)
 
 
 def statistics(bank: Sequence[BankAnswer]) -> dict[str, Any]:

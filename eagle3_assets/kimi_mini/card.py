@@ -6,6 +6,7 @@ Belongs here: figures -> Markdown, and the place in README.md where they stand. 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from eagle3_assets.kimi_mini import bank, model
 
 CARD = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- figures: written by `python -m eagle3_assets.kimi_mini write-card` -->", "<!-- end of figures -->"
+Cell = Callable[[dict[str, Any]], str]
 EVALUATION_FILE, TRAINING_FILE = "evaluation.json", "training.json"
 
 
@@ -46,7 +48,7 @@ def markdown(evaluation: dict[str, Any], training: dict[str, Any], bank_figures:
         "| | " + " | ".join(f"T = {t}" for t in temperatures) + " |",
         "| --- |" + " --- |" * len(temperatures),
     ]
-    rows = {
+    rows: dict[str, Cell] = {
         "tokens": lambda c: f"{c['tokens']:,}",
         "grammar accepted": lambda c: f"{c['grammar'] / c['turns']:.1%} ({c['grammar']})",
         "turn correct": lambda c: f"{c['right'] / c['turns']:.1%} ({c['right']})",
@@ -69,7 +71,7 @@ def markdown(evaluation: dict[str, Any], training: dict[str, Any], bank_figures:
 
 def _bank_lines(figures: dict[str, Any]) -> list[str]:
     by_temperature: dict[str, Any] = figures["temperatures"]
-    rows = {
+    rows: dict[str, Cell] = {
         "answers (tokens)": lambda f: f"{f['answers']:,} ({f['tokens']:,})",
         "mean / 95th percentile / longest": lambda f: f"{f['mean_tokens']} / {f['p95_tokens']} / {f['max_tokens']}",
         "instant mode / with tool calls": lambda f: f"{f['instant']:.1%} / {f['with_tools']:.1%}",

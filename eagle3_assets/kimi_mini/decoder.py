@@ -284,8 +284,8 @@ class Decoder:
         latent = down[:, s.q_lora :]
         content = latent[:, : s.kv_lora]
         content.copy_(_rms(content, _LATENT_EPS))
-        torch.view_as_complex(query[:, :, s.kv_lora :].unflatten(-1, (-1, 2))).mul_(turn[:, None])
-        torch.view_as_complex(latent[:, s.kv_lora :].unflatten(-1, (-1, 2))).mul_(turn)
+        torch.view_as_complex(query[:, :, s.kv_lora :].unflatten(-1, (-1, 2))).mul_(turn[:, None])  # type: ignore[no-untyped-call]
+        torch.view_as_complex(latent[:, s.kv_lora :].unflatten(-1, (-1, 2))).mul_(turn)  # type: ignore[no-untyped-call]
         return query, latent
 
     def _feed(self, layer: _Layer, x: Tensor, *, gather: bool = False) -> Tensor:
@@ -306,7 +306,7 @@ class Decoder:
         if s.normalise:
             share /= share.sum(-1, keepdim=True) + 1e-20
         share *= s.factor
-        active = _gated(wide[:, s.experts :].unflatten(-1, (-1, 2, s.expert_width)))  # [n, shared (+ experts), expert_width]
+        active = _gated(wide[:, s.experts :].view(n, -1, 2, s.expert_width))  # [n, shared (+ experts), expert_width]
         if not gather:
             shares = torch.ones(n, s.shared + s.experts)
             shares[:, s.shared :] = 0.0

@@ -128,7 +128,7 @@ def load_model(folder: Path = MODEL_FOLDER, dtype: Dtype = "float32") -> Deepsee
 
     remedy = "restore it from the repository, or train it: python -m eagle3_assets.kimi_mini train"
     try:
-        model, info = DeepseekV3ForCausalLM.from_pretrained(
+        loaded: Any = DeepseekV3ForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
             local_files_only=True,
@@ -139,9 +139,11 @@ def load_model(folder: Path = MODEL_FOLDER, dtype: Dtype = "float32") -> Deepsee
     except Exception as error:  # transformers and safetensors raise their own kinds for a broken file
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise ExactError(f"{folder}: cannot be loaded as Kimi-mini ({reason}); {remedy}") from None
+    model: DeepseekV3ForCausalLM
+    model, info = loaded
     if info["missing_keys"]:
         raise ExactError(f"{folder}: lacks {len(info['missing_keys'])} tensors, e.g. {sorted(info['missing_keys'])[0]}; {remedy}")
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     return model
 
 

@@ -19,7 +19,7 @@ def orthogonalised(matrices: torch.Tensor, rounds: int = 5) -> torch.Tensor:
     """The nearest semi-orthogonal matrices, roughly (singular values in about 0.7 .. 1.2). Shape [batch, m, n], float32."""
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
+    x: torch.Tensor = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(rounds):
         gram = x @ x.mT
@@ -49,5 +49,6 @@ class Muon(torch.optim.Optimizer):
             for (rows, columns), entries in shapes.items():
                 steps = orthogonalised(torch.cat([update for _, update in entries]))
                 scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-                for (parameter, _), step in zip(entries, steps.split([len(u) for _, u in entries]), strict=True):
+                ends = torch.tensor([len(update) for _, update in entries]).cumsum(0)[:-1]
+                for (parameter, _), step in zip(entries, steps.tensor_split(ends), strict=True):
                     parameter.sub_(step.reshape(parameter.shape), alpha=scale)

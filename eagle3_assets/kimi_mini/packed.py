@@ -27,9 +27,10 @@ def packed_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each of the `lengths`; returns [1, tokens, heads, dim]."""
+    ends = torch.tensor(lengths).cumsum(0)[:-1]
     parts = [
         torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
-        for q, k, v in zip(*(tensor.split(list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
+        for q, k, v in zip(*(torch.tensor_split(tensor, ends, dim=2) for tensor in (query, key, value)), strict=True)
     ]
     return torch.cat(parts, dim=2).transpose(1, 2), None
 

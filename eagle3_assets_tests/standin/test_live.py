@@ -313,7 +313,7 @@ def test_a_special_token_that_a_model_samples_astray_has_no_text(vocabulary: Voc
 @pytest.fixture
 def live_profiles(tmp_path: Path) -> Path:
     path = tmp_path / "live.toml"
-    text = DEFAULT_PROFILES.read_text().replace('kind = "bank"', 'kind = "live"\nslots = 8')
+    text = DEFAULT_PROFILES.read_text().replace('kind = "bank"', 'kind = "live"\nslots = 1')
     path.write_text(text.replace("rate_429 = 0.02", "rate_429 = 0.0").replace("rate_502 = 0.01", "rate_502 = 0.0"))
     assert load_profiles(path).source.kind == "live" and load_profiles().source.kind == "bank"
     return path
@@ -331,8 +331,8 @@ def test_stopped_while_it_samples_it_ends_and_the_next_one_gives_the_answer_that
     def ids(folder: Path) -> list[Any]:
         return [json.loads(line)["completion_ids"] for line in (folder / "truth.jsonl").read_text().splitlines()]
 
-    # the first answer of a random or a trained model may be short; a crowd of long ones keeps it busy
-    crowd = [ask(f"Count slowly to {k}", temperature=2.0, max_tokens=900) for k in range(24)]
+    # the first answer of a random or a trained model may be short; a crowd of long ones, one at a time, keeps it busy
+    crowd = [ask(f"Tell a very long story about Leo and a cat. {k}", temperature=2.0, max_tokens=900) for k in range(48)]
     lost, kept = tmp_path / "lost", tmp_path / "kept"
     try:
         first = ensure_running(lost, profiles=live_profiles)
@@ -345,7 +345,7 @@ def test_stopped_while_it_samples_it_ends_and_the_next_one_gives_the_answer_that
         for thread in threads:
             thread.join()
         settled = ids(lost)
-        assert len(settled) < 25
+        assert len(settled) < 49
         assert "Traceback" not in (lost / "server.log").read_text()
         for folder in (lost, kept):
             address = ensure_running(folder, profiles=live_profiles)
