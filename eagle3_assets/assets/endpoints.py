@@ -1,5 +1,6 @@
 """`endpoints`: a snapshot of who serves the model, at what price and precision, and which endpoints our policy takes."""
 
+import json
 from dataclasses import asdict
 
 import aiohttp
@@ -29,6 +30,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             servers = openrouter.servers(campaign, store)
             async with aiohttp.ClientSession() as session:
                 snapshot = await routing.fetch_endpoints(session, servers.base_url or "", campaign.target.model)
+            if servers.api_key is not None:  # a server that knows the key from other requests may put it anywhere
+                snapshot = json.loads(servers.api_key.hide_in(json.dumps(snapshot).encode()))
             resolved = routing.resolve(campaign, snapshot)
             routing.require_eligible(resolved)
             write_json(

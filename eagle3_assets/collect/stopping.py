@@ -19,7 +19,7 @@ def out_of_money(ledger: Ledger, lanes: Iterable[Lane]) -> BudgetStop:
     """Our own limits refuse: spent, held, which limit, how many prompts are missing, what to do."""
     blocked = [lane for lane in lanes if lane.blocked_by and len(lane)]
     limits = sorted({lane.blocked_by for lane in blocked if lane.blocked_by})
-    named = (f"{ledger.limit_usd:.2f} USD in all" if n == "campaign" else f"{ledger.caps[n]:.2f} USD for {n}" for n in limits)
+    named = (f"{ledger.limit_usd:.10g} USD in all" if n == "campaign" else f"{ledger.caps[n]:.10g} USD for {n}" for n in limits)
     money = ledger.totals().total
     return BudgetStop(
         f"stopped on budget: {money.spent_usd:.4f} USD spent, {money.reserved_usd + money.ambiguous_usd:.4f} USD held for "

@@ -124,7 +124,9 @@ def _own_message(message: dict[str, Any]) -> Message:
 
 
 def _same_call(call: dict[str, Any], wanted: dict[str, Any] | None) -> bool:
-    function = call.get("function") or {}
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return False  # no shape that a server may send ends a run
     if wanted is None or not call.get("id") or function.get("name") != wanted["name"]:
         return False
     mine, theirs = function.get("arguments"), wanted["arguments"]

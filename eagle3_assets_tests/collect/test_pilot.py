@@ -109,7 +109,7 @@ def test_the_pilots_cap_ends_it_and_the_figures_of_what_there_is_are_returned(tm
         server = PinnedServer()
         async with server:
             found = await go(tmp_path, server, cap=0.005)
-            assert 0 < found["answers"] < 18 and server.spent <= 0.005 and "limit 0.01 USD for pilot" in found["stopped"]
+            assert 0 < found["answers"] < 18 and server.spent <= 0.005 and "limit 0.005 USD for pilot" in found["stopped"]
 
     asyncio.run(story())
 

@@ -130,6 +130,9 @@ def test_a_chain_carries_the_models_call_ids_into_the_results() -> None:
         called("w", "{not json", "x"),
         {**called("w", '{"c": 1}', "x"), "tool_calls": called("w", '{"c": 1}', "x")["tool_calls"] * 2},
         {**called("w", '{"c": 1}', ""), "content": ""},
+        {**called("w", '{"c": 1}', "x"), "tool_calls": ["w"]},
+        {**called("w", '{"c": 1}', "x"), "tool_calls": [{"id": "x", "function": "w"}]},
+        {**called("w", '{"c": 1}', "x"), "tool_calls": [{"id": "x", "function": [1]}]},
     ],
 )
 def test_a_chain_ends_when_the_tool_results_no_longer_match_the_calls(own: dict[str, Any]) -> None:
