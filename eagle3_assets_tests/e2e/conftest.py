@@ -84,14 +84,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def small_campaign(
-    folder: Path, name: str, *, datasets: tuple[str, ...] = ("b3_magicoder",), rows: int = 24, real: bool = False, **replaced: str
+    folder: Path,
+    name: str,
+    *,
+    datasets: tuple[str, ...] = ("b3_magicoder",),
+    rows: int | None = 24,
+    real: bool = False,
+    **replaced: str,
 ) -> Path:
-    """A campaign file made from the demo's text: fewer datasets and rows; `real` = server.kind openrouter, as with real money."""
+    """A campaign file made from the demo's text: fewer datasets and rows (None: the demo's); `real` = server.kind openrouter."""
     text = (CAMPAIGNS_DIR / "demo.toml").read_text()
     head, *tables = re.split(r"(?m)^(?=\[\[dataset\]\])", text)
     last, tail = re.split(r"(?m)^(?=\[\[engine\]\])", tables.pop())
     kept = [t for t in [*tables, last] if re.search(r'name = "(\w+)"', t)[1] in datasets]  # type: ignore[index]
-    body = "".join(re.sub(r"(?m)^rows = \d+", f"rows = {rows}", t) for t in kept)
+    body = "".join(re.sub(r"(?m)^rows = \d+", f"rows = {rows}", t) if rows else t for t in kept)
     text = head + body + ("" if real else tail)
     if real:
         text += tail[tail.index("[corpus]") :]

@@ -39,21 +39,28 @@ def test_server_ids_are_exact_and_b1_keeps_its_promise(demo: Place) -> None:
 
 
 def test_the_live_model_and_the_bank_give_the_same_kind_of_result(demo: Place, place: Place) -> None:
-    """The same prompts answered from the committed bank: as many rows, the same grades in about the same shares, as exact."""
-    datasets = ("b1_glaive", "b3_magicoder", "b8_sweagent")
-    campaign = small_campaign(place.folder, "banked", datasets=datasets, rows=56)
+    """The same prompts answered from the committed bank: as many rows, the same grades in about the same shares, as exact.
+
+    About: the bank was sampled from the whole distribution, so its edges vary more and fewer providers are decided with confidence.
+    """
+    names = tuple(d.name for d in load_campaign("demo").dataset)
+    campaign = small_campaign(place.folder, "banked", datasets=names, rows=None)
     done = place.run("eagle3", "run", "--until", "corpus", EAGLE3_CAMPAIGN=str(campaign))
     assert done.returncode == 0, done.stderr
     live = json.loads(demo.run("eagle3", "standin", "score", "--json").stdout)["datasets"]
     bank = json.loads(place.run("eagle3", "standin", "score", "--json", EAGLE3_CAMPAIGN=str(campaign)).stdout)["datasets"]
-    for name in datasets:
+    for name in names:
+        assert live[name]["rows"] == bank[name]["rows"]
         shares = [
-            {grade: counts["rows"] / found[name]["rows"] for grade, counts in found[name]["grades"].items()}
-            for found in (live, bank)
+            {g: counts["rows"] / found[name]["rows"] for g, counts in found[name]["grades"].items()} for found in (live, bank)
         ]
-        for grade in {*shares[0], *shares[1]} - {"Q"}:
-            assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.2, (name, grade, shares)
-        assert all(found[name]["exact_share"] > 0.9 for found in (live, bank)), (name, live[name], bank[name])
+        for grade in {*shares[0], *shares[1]}:
+            assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.3, (name, grade, shares)
+    for found in (live, bank):
+        trusted = [
+            counts for d in found.values() for g, counts in d["grades"].items() if g in ("A0", "B1") and not counts["no_truth"]
+        ]
+        assert sum(c["exact"] for c in trusted) >= 0.97 * sum(c["rows"] for c in trusted) > 100
 
 
 def test_the_demos_answers_are_on_policy_for_its_states(demo: Place) -> None:
@@ -116,14 +123,15 @@ def test_handed_on_rows_are_the_corpus_rows(demo: Place) -> None:
 def test_hidden_states_equal_transformers_own(demo: Place) -> None:
     """Exactly `output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm, rounded to what is stored (bf16)."""
     import torch
+    from transformers import AutoModelForCausalLM
 
-    from eagle3_assets.kimi_mini.model import load_model
+    from eagle3_assets.states.weights import EMBEDDED_FOLDER
 
     campaign = load_campaign("demo")
     corpus = corpora.open(demo.root("demo") / "corpus")
     key = corpus.parts[0]
     stored = hidden.open(demo.root("demo") / "hidden_states" / key)
-    model = load_model()
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32)
     seen: list[torch.Tensor] = []
     model.model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     for pack in corpus.part(key)[:3]:
