@@ -184,6 +184,7 @@ def train(
     *,
     checkpoint_every: int = 100,
     report_every: int = 10,
+    held_out_conversations: int = 96,
     report: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> DeepseekV3ForCausalLM:
     """Train, or go on where `folder` left off; returns the float32 model. Writes `checkpoint.pt` and `log.jsonl` there.
@@ -199,7 +200,7 @@ def train(
     model.train()
     pair, balance = optimisers(model, recipe), Balance(model)
     step, seconds, tokens = _resume(folder / CHECKPOINT, recipe, model, pair)
-    held_out = [world.make_row(world.held_out_episode(0, k)) for k in range(96)]
+    held_out = [world.make_row(world.held_out_episode(0, k)) for k in range(held_out_conversations)]
     begin = time.monotonic() - seconds
     while step < recipe.steps:
         line = take_step(model, pair, balance, recipe, step)

@@ -54,7 +54,7 @@ def test_packed_attention_gives_each_conversation_the_states_it_has_alone():
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path):
-    whole = train.train(tmp_path / "whole", TINY, checkpoint_every=2)
+    whole = train.train(tmp_path / "whole", TINY, checkpoint_every=2, held_out_conversations=4)
     lines: list[dict[str, object]] = []
 
     def stop_after_four(line: dict[str, object]) -> None:
@@ -63,14 +63,16 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train.train(tmp_path / "cut", TINY, checkpoint_every=2, report_every=2, report=stop_after_four)
-    resumed = train.train(tmp_path / "cut", TINY, checkpoint_every=2, report_every=2, report=lines.append)
+        train.train(tmp_path / "cut", TINY, checkpoint_every=2, report_every=2, held_out_conversations=4, report=stop_after_four)
+    resumed = train.train(
+        tmp_path / "cut", TINY, checkpoint_every=2, report_every=2, held_out_conversations=4, report=lines.append
+    )
     assert [line["step"] for line in lines] == [2, 4, 6]
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True))
 
 
 def test_another_recipe_does_not_go_on_from_a_foreign_checkpoint(tmp_path: Path):
-    train.train(tmp_path, replace(TINY, steps=2), checkpoint_every=2)
+    train.train(tmp_path, replace(TINY, steps=2), checkpoint_every=2, held_out_conversations=4)
     with pytest.raises(ExactError, match="belongs to the recipe"):
         train.train(tmp_path, TINY)
 
@@ -80,7 +82,7 @@ def test_the_loss_falls_and_the_router_is_balanced_by_hand(tmp_path: Path):
     rows = [world.make_row(world.held_out_episode(0, k)) for k in range(12)]
     fresh = kimi_mini_model.fresh_model(recipe.seed)
     before = train.held_out_loss(_packed(fresh), rows, recipe)
-    trained = train.train(tmp_path, recipe)
+    trained = train.train(tmp_path, recipe, held_out_conversations=4)
     assert train.held_out_loss(_packed(trained), rows, recipe) < before - 1.0
     biases = [layer.mlp.gate.e_score_correction_bias for layer in trained.model.layers[1:]]
     assert all(0 < float(bias.abs().max()) <= recipe.steps * recipe.bias_step * 1.01 for bias in biases)
