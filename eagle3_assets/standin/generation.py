@@ -11,16 +11,20 @@ from typing import Any
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.bend import Bent, Bill, bend_answer, make_bill
+from eagle3_assets.standin.logprobs import Entries, entries_of
 from eagle3_assets.standin.profiles import PICO, Engine, Latency, Profiles, Provider, Text
 from eagle3_assets.standin.render import render_prompt
 from eagle3_assets.standin.request import ChatRequest
-from eagle3_assets.standin.source import AnswerSource
+from eagle3_assets.standin.source import AnswerSource, Sampled
 from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
 
 
 @dataclass(frozen=True)
 class Generation:
-    """`prompt_ids` as the server saw them, `completion_ids` as the model sampled them: the truth. Times in simulated seconds."""
+    """`prompt_ids` as the server saw them, `sampled` as the model gave it: the truth. Times in simulated seconds.
+
+    `logprobs`: the answer's entries, one place for each sampled id (None: that id has no entry); None where there are none to serve.
+    """
 
     id: str
     created: int
@@ -30,14 +34,19 @@ class Generation:
     provider: str
     tag: str
     prompt_ids: Ids
-    completion_ids: Ids
+    sampled: Sampled
     parts: Parts
     bent: Bent
+    logprobs: Entries | None
     bill: Bill
     tokens_per_delta: int
     refused: tuple[str, ...]
     ttft_s: float
     duration_s: float
+
+    @property
+    def completion_ids(self) -> Ids:
+        return self.sampled.ids
 
     @property
     def request_key(self) -> str:
@@ -111,12 +120,12 @@ class Generator:
         """The generation id, known before the answer is."""
         return f"gen-{created}-{chance.alnum(20, 'id', self.seed, request.hash, attempt)}"
 
-    def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
-        """The truth ids, drawn once; awaiting them decides nothing."""
+    def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Sampled]:
+        """The truth, drawn once; awaiting them decides nothing."""
         limit = min(request.max_tokens or provider.max_completion_tokens, provider.max_completion_tokens)
         return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
 
-    def ask_engine(self, request: ChatRequest, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
+    def ask_engine(self, request: ChatRequest, prompt_ids: Ids, attempt: int) -> asyncio.Future[Sampled]:
         """The same for the engine, whose limit is what the context leaves."""
         limit = request.max_tokens or max(self.profiles.model.context_length - len(prompt_ids), 1)
         return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
@@ -125,15 +134,15 @@ class Generator:
         self,
         request: ChatRequest,
         provider: Provider,
-        ids: Ids,
+        sampled: Sampled,
         *,
         prompt_ids: Ids,
         attempt: int,
         created: int,
         refused: tuple[str, ...],
     ) -> Generation:
-        """An answer through OpenRouter, from its truth ids."""
-        key = (self.seed, request.hash, attempt)
+        """An answer through OpenRouter, from its truth."""
+        key, ids = (self.seed, request.hash, attempt), sampled.ids
         parts = take_apart(ids, request.thinking, self.vocabulary)
         bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)))
         ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
@@ -146,9 +155,12 @@ class Generator:
             provider=provider.name,
             tag=provider.tag,
             prompt_ids=prompt_ids,
-            completion_ids=ids,
+            sampled=sampled,
             parts=parts,
             bent=bent,
+            logprobs=entries_of(sampled, parts, provider.logprob_entries, request, self.vocabulary)
+            if provider.logprobs
+            else None,
             bill=make_bill(prompt_ids, ids, parts, bent, provider),
             tokens_per_delta=provider.text.tokens_per_delta,
             refused=refused,
@@ -157,10 +169,10 @@ class Generator:
         )
 
     def of_engine(
-        self, request: ChatRequest, engine: Engine, ids: Ids, *, prompt_ids: Ids, attempt: int, created: int
+        self, request: ChatRequest, engine: Engine, sampled: Sampled, *, prompt_ids: Ids, attempt: int, created: int
     ) -> Generation:
         """An answer of the id-returning engine: text as the ids say, nothing billed in money."""
-        key = (self.seed, request.hash, attempt, "engine")
+        key, ids = (self.seed, request.hash, attempt, "engine"), sampled.ids
         parts = take_apart(ids, request.thinking, self.vocabulary)
         bent = bend_answer(parts, Text(), self.vocabulary, salt=":".join(map(str, key)))
         ttft, duration = _times(engine.latency, len(ids), *key)
@@ -173,9 +185,10 @@ class Generator:
             provider="engine",
             tag="engine",
             prompt_ids=prompt_ids,
-            completion_ids=ids,
+            sampled=sampled,
             parts=parts,
             bent=bent,
+            logprobs=None,
             bill=Bill(len(prompt_ids), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
             tokens_per_delta=1,
             refused=(),

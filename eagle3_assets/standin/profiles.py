@@ -93,6 +93,10 @@ class Source(_Table):
         default="bank", description="bank replays committed answers; live samples kimi-mini (loads torch in the server process)"
     )
     slots: int = Field(default=32, ge=1, le=512, description="live: answers sampled at once; others wait")
+    synthetic_logprobs: bool = Field(
+        default=False,
+        description="bank: it has no log-probabilities; true makes them up (tokens and bytes are true, the numbers mean nothing)",
+    )
     tool_share_after_user: Rate = Field(default=0.8, description="share of calls when the last message is the user's")
     tool_share_after_tool: Rate = Field(default=0.3, description="share of further calls when it is a tool's result")
 
@@ -132,6 +136,20 @@ class Billing(_Table):
     )
 
 
+class LogprobEntries(_Table):
+    """`[provider.logprob_entries]`: what stands in `logprobs.content`. Which providers do which is not known (openrouter-contract 3.4 and 6);
+    each of these is reported of some server (exactness.md 1.3 and 2c)."""
+
+    cover: Literal["all", "content"] = Field(
+        default="all",
+        description="an entry for every sampled id, markers and tool calls too (vLLM), or for ids of the content only",
+    )
+    end: bool = Field(default=True, description="all: an entry for <|im_end|>, too")
+    bytes: Literal["exact", "replaced", "null"] = Field(
+        default="exact", description="of the id; of its text, so U+FFFD for a part of a character (vLLM); or null"
+    )
+
+
 class Provider(_Table):
     """`[[provider]]`: one endpoint. Prices in USD per million tokens."""
 
@@ -150,6 +168,10 @@ class Provider(_Table):
     supported_parameters: tuple[str, ...] = (
         "max_tokens", "temperature", "top_p", "tools", "tool_choice", "reasoning", "include_reasoning", "seed", "stop",
     )  # fmt: skip
+    logprobs: bool = Field(
+        default=False, description="serves logprobs and top_logprobs, and says so; else it drops them silently"
+    )
+    logprob_entries: LogprobEntries = LogprobEntries()
     latency: Latency = Latency()
     text: Text = Text()
     prompt: PromptBending = PromptBending()
@@ -166,6 +188,12 @@ class Provider(_Table):
         if value * 10**6 != int(value * 10**6):
             raise ValueError(f"has more than six decimals ({value}); money is counted in whole picodollars a token")
         return value
+
+    @property
+    def declared_parameters(self) -> tuple[str, ...]:
+        """`supported_parameters` of the endpoint: the listed ones, and what `logprobs` adds."""
+        more = ("logprobs", "top_logprobs") if self.logprobs else ()
+        return tuple(dict.fromkeys((*self.supported_parameters, *more)))
 
     @property
     def slug(self) -> str:

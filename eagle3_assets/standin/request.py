@@ -46,6 +46,8 @@ class ChatRequest:
     provider: Mapping[str, Any]
     parameters: frozenset[str]
     return_token_ids: bool
+    logprobs: bool
+    top_logprobs: int
     hash: str
 
     @property
@@ -91,6 +93,8 @@ def read_request(body: bytes) -> ChatRequest:
         provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
         parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
         return_token_ids=raw.get("return_token_ids") is True,
+        logprobs=raw.get("logprobs") is True,
+        top_logprobs=_count(raw, "top_logprobs", 20),
         hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
     )
 
@@ -103,6 +107,14 @@ def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= top:
         raise BadRequest(f"{field}: expected a number from 0 to {top:g}")
     return float(value)
+
+
+def _count(raw: Mapping[str, Any], field: str, top: int) -> int:
+    """A whole number in [0, top]; 0 where the request says nothing (openrouter-contract 1.1)."""
+    value = raw.get(field) or 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= top:
+        raise BadRequest(f"{field}: expected a whole number from 0 to {top}")
+    return value
 
 
 def _thinking(raw: Mapping[str, Any], reasoning: Mapping[str, Any]) -> bool:

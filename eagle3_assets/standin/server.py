@@ -28,7 +28,7 @@ from eagle3_assets.standin.gateway import Admitted, Refusal, admit, check_key, p
 from eagle3_assets.standin.generation import Generation, Generator, usd
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.request import BadRequest, read_request
-from eagle3_assets.standin.vocabulary import Ids
+from eagle3_assets.standin.source import Sampled
 
 API, ENGINE = "/api/v1", "/engine/v1"
 _MAX_BODY = 64 * 1024**2
@@ -107,19 +107,19 @@ class Standin:
         await response.prepare(http)
         return response
 
-    def _generation(self, admitted: Admitted, ids: Ids, created: int) -> Generation:
+    def _generation(self, admitted: Admitted, sampled: Sampled, created: int) -> Generation:
         return self.generator.of_provider(
             admitted.request,
             admitted.provider,
-            ids,
+            sampled,
             prompt_ids=admitted.prompt_ids,
             attempt=admitted.attempt,
             created=created,
             refused=admitted.refused,
         )
 
-    async def _sampled(self, response: web.StreamResponse, answer: Future[Ids], mark: bytes) -> tuple[Ids | None, float]:
-        """The truth ids (None: the model failed) and the real seconds that they took, keep-alives written meanwhile."""
+    async def _sampled(self, response: web.StreamResponse, answer: Future[Sampled], mark: bytes) -> tuple[Sampled | None, float]:
+        """The truth (None: the model failed) and the real seconds that they took, keep-alives written meanwhile."""
         begun, pause = time.monotonic(), max(_SLICE_S, self.generator.profiles.server.keep_alive_s * self._scale)
         while not answer.done():
             done, _ = await asyncio.wait({answer}, timeout=pause)
@@ -131,13 +131,15 @@ class Standin:
             return None, 0.0
         return answer.result(), time.monotonic() - begun
 
-    async def _send_body(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+    async def _send_body(
+        self, http: web.Request, admitted: Admitted, answer: Future[Sampled], created: int
+    ) -> web.StreamResponse:
         response = await self._open(http, admitted, created, "application/json")
-        ids, taken_s = await self._sampled(response, answer, wire.KEEP_ALIVE)
-        if ids is None:
+        sampled, taken_s = await self._sampled(response, answer, wire.KEEP_ALIVE)
+        if sampled is None:
             await response.write(wire.to_bytes(_error_in_200(admitted)))
             return response
-        generation = self._generation(admitted, ids, created)
+        generation = self._generation(admitted, sampled, created)
         # a client that leaves is billed in full all the same (openrouter-contract 2.5)
         with contextlib.suppress(ConnectionError):
             await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE, taken_s)
@@ -151,13 +153,15 @@ class Standin:
             return response
         return await self._break(http, response, body[: len(body) // 2] if admitted.fault == "truncated" else b"")
 
-    async def _send_stream(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+    async def _send_stream(
+        self, http: web.Request, admitted: Admitted, answer: Future[Sampled], created: int
+    ) -> web.StreamResponse:
         response = await self._open(http, admitted, created, "text/event-stream")
-        ids, taken_s = await self._sampled(response, answer, wire.SSE_COMMENT)
-        if ids is None:
+        sampled, taken_s = await self._sampled(response, answer, wire.SSE_COMMENT)
+        if sampled is None:
             await response.write(wire.sse(_error_in_200(admitted)))
             return response
-        generation = self._generation(admitted, ids, created)
+        generation = self._generation(admitted, sampled, created)
         # none of these providers stops for a stream that is left (openrouter-contract 2.5: only some do)
         with contextlib.suppress(ConnectionError):
             await self._keep_alive(response, generation.ttft_s, wire.SSE_COMMENT, taken_s)
@@ -252,10 +256,10 @@ class Standin:
             return _json(wire.engine_error(400, why), 400)
         attempt, created, begun = self.ledger.next_attempt("engine:" + request.hash), int(time.time()), time.monotonic()
         try:
-            ids = await self.generator.ask_engine(request, prompt_ids, attempt)
+            sampled = await self.generator.ask_engine(request, prompt_ids, attempt)
         except Eagle3Error as error:
             return _json(wire.engine_error(500, str(error)), 500)
-        generation = self.generator.of_engine(request, engine, ids, prompt_ids=prompt_ids, attempt=attempt, created=created)
+        generation = self.generator.of_engine(request, engine, sampled, prompt_ids=prompt_ids, attempt=attempt, created=created)
         await asyncio.sleep(generation.duration_s * self._scale - (time.monotonic() - begun))
         self.ledger.settle(generation)
         answer = wire.engine_body(generation, with_ids=request.return_token_ids)
