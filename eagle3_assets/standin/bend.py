@@ -93,8 +93,9 @@ def finish_reason(parts: Parts) -> str:
     return "tool_calls" if parts.calls else "stop"
 
 
-def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) -> Bent:
-    """The answer's parts as this profile returns them; `salt` makes rewritten tool ids unique and reproducible."""
+def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str, calls_so_far: int = 0) -> Bent:
+    """The answer's parts as this profile returns them; `salt` makes rewritten tool ids unique and reproducible, `calls_so_far` are the
+    calls of the history, from which a server that renumbers goes on."""
     edits: list[str] = []
     runs = {"reasoning": vocabulary.pieces(parts.reasoning), "content": vocabulary.pieces(parts.content)}
     edges = {
@@ -113,10 +114,10 @@ def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) 
         if any(pieces):
             edits += [f"inject_leading:{name}"] * leading + [f"inject_trailing:{name}"] * trailing
     calls = tuple(
-        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}")
+        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}", calls_so_far + k)
         for k, c in enumerate(parts.calls)
     )
-    if calls and text.tool_ids != "native":
+    if any(bent.id != vocabulary.text(true.header) for bent, true in zip(calls, parts.calls, strict=True)):
         edits.append(f"tool_ids:{text.tool_ids}")
     if any("".join(bent.arguments) != vocabulary.text(true.arguments) for bent, true in zip(calls, parts.calls, strict=True)):
         edits.append("strip:arguments")
@@ -125,10 +126,14 @@ def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) 
     return Bent(runs["reasoning"], runs["content"], calls, finish_reason(parts), tuple(edits))
 
 
-def _bend_call(header: str, arguments: Pieces, text: Text, salt: str) -> BentCall:
+def _bend_call(header: str, arguments: Pieces, text: Text, salt: str, number: int) -> BentCall:
     native = _NATIVE_ID.fullmatch(header.strip())
     name = native.group(1) if native else header.strip()
-    call_id = header if text.tool_ids == "native" else f"call_{chance.hexadecimal(24, 'tool id', salt)}"
+    call_id = {
+        "native": header,
+        "renumbered": f"functions.{name}:{number}",
+        "call_hex": f"call_{chance.hexadecimal(24, 'tool id', salt)}",
+    }[text.tool_ids]
     return BentCall(call_id, name, strip_pieces(arguments) if text.strip else arguments)
 
 

@@ -116,7 +116,9 @@ class Text(_Table):
     inject_reasoning_trailing: bool = Field(default=False, description="one space before </think> or the tool section")
     inject_content_leading: bool = Field(default=False, description="one space after </think>")
     strip: bool = Field(default=False, description="both sides of reasoning and content, and of tool arguments")
-    tool_ids: Literal["native", "call_hex"] = Field(default="native", description="functions.NAME:N, or call_<24 hex>")
+    tool_ids: Literal["native", "renumbered", "call_hex"] = Field(
+        default="native", description="as sampled; functions.NAME:N with N counted anew over the conversation; call_<24 hex>"
+    )
     tokens_per_delta: int = Field(default=1, ge=1, description="ids in one streamed delta")
 
 
@@ -211,7 +213,7 @@ class Provider(_Table):
 
 
 class Engine(_Table):
-    """`[engine]`: the vLLM-style server that returns ids."""
+    """`[engine]`: the servers that return ids, vLLM under /engine/v1 and SGLang under /sglang."""
 
     model: str
     prompt: PromptBending = PromptBending()

@@ -1,6 +1,7 @@
-"""Bodies as OpenRouter and a vLLM server write them: keys, order, nulls, whitespace, SSE framing.
+"""Bodies as OpenRouter writes them: keys, order, nulls, whitespace, SSE framing.
 
-Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions.
+Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions, engines
+(`engine_wire`).
 """
 
 from __future__ import annotations
@@ -140,52 +141,6 @@ def stream_chunks(generation: Generation) -> Iterator[bytes]:
     finish = generation.bent.finish_reason
     yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish, told, ids))
     yield sse({**chunk({"content": "", "role": "assistant"}, finish, ids, ids), "usage": usage_of(generation)})
-
-
-def engine_body(generation: Generation, *, with_ids: bool) -> bytes:
-    """A vLLM answer; with `return_token_ids` the ids stand in `prompt_token_ids` and `choices[0].token_ids` (contract 3.4)."""
-    bent, bill = generation.bent, generation.bill
-    message = {
-        "role": "assistant",
-        "content": bent.content_text,
-        "refusal": None,
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-        "tool_calls": [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": "".join(c.arguments)}} for c in bent.calls
-        ],
-        "reasoning": bent.reasoning_text,
-        "reasoning_content": bent.reasoning_text,
-    }
-    choice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": bent.finish_reason,
-        "stop_reason": None,
-        "token_ids": list(generation.completion_ids) if with_ids else None,
-    }
-    return to_bytes(
-        {
-            "id": generation.id,
-            "object": "chat.completion",
-            "created": generation.created,
-            "model": generation.model,
-            "choices": [choice],
-            "service_tier": None,
-            "system_fingerprint": None,
-            "usage": {
-                "prompt_tokens": bill.prompt_tokens,
-                "total_tokens": bill.prompt_tokens + bill.completion_tokens,
-                "completion_tokens": bill.completion_tokens,
-                "prompt_tokens_details": None,
-            },
-            "prompt_logprobs": None,
-            "prompt_token_ids": list(generation.prompt_ids) if with_ids else None,
-            "kv_transfer_params": None,
-        }
-    )
 
 
 # ------------------------------------------------------------------------------------------------ account and catalogue
@@ -344,9 +299,3 @@ def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = Non
 def unknown_caller(message: str) -> dict[str, Any]:
     """A 401: there is no user to name."""
     return {"error": {"message": message, "code": 401}}
-
-
-def engine_error(code: int, message: str) -> dict[str, Any]:
-    """vLLM's shape."""
-    kind = {404: "NotFoundError"}.get(code, "BadRequestError")
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
