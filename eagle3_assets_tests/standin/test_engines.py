@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.server import Standin
+from eagle3_assets.standin.source import Bank, Sampled
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import TOOL, FakeAnswer, MakeStandin, chat, connected, settings, spell
 from eagle3_assets_tests.standin.test_server import skeleton
@@ -320,3 +323,22 @@ def test_a_vllm_stream_is_framed_like_a_recorded_openai_style_one(
     last = next(chunk["choices"][0] for chunk in real if chunk["choices"] and chunk["choices"][0]["finish_reason"])
     ending = mine[-1]["choices"][0]
     assert (ending["finish_reason"], ending["delta"]) == (last["finish_reason"], last["delta"]) == ("stop", {})
+
+
+def test_a_model_that_fails_after_the_200_of_a_vllm_stream_is_an_error_event(make_standin: MakeStandin) -> None:
+    class Ended(Bank):
+        def answer(self, *_: Any, **__: Any) -> asyncio.Future[Sampled]:
+            future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+            future.set_exception(Eagle3Error("the model is gone"))
+            return future
+
+    standin = make_standin()
+    source = Ended((), standin.generator.vocabulary, standin.generator.profiles.source)
+    standin.generator = dataclasses.replace(standin.generator, source=source)
+    status, _, body = ask(standin, VLLM, chat(stream=True))
+    (event,) = chunks_of(body)
+    assert (status, event["error"]["code"], event["error"]["message"]) == (200, 500, "the model is gone")
+    for path, request in ((VLLM, chat()), (SGLANG, chat())):
+        assert ask(standin, path, request)[0] == 500
+    assert ask(standin, GENERATE, {"text": "x"})[0] == 400  # SGLang's own habit
+    assert not standin.ledger.generations
