@@ -36,13 +36,15 @@ _NUCLEUS_WIDTHS = (32, 512)  # most probable ids looked at for a nucleus before 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to sample. temperature 0 takes the most probable id; top_p 1 leaves the distribution whole. Any integer is a seed."""
+    """What to sample. temperature 0 takes the most probable id; top_p 1 leaves the distribution whole. Any integer is a seed.
+    `top_logprobs`: of each position, so many of the most probable ids are told."""
 
     prompt_ids: Sequence[int]
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
     max_tokens: int = 1_024
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,14 @@ class Sample:
     """What came out: the end id is kept as the last one; "length" means that max_tokens or the context was reached without it.
 
     `logprobs[k]` is the natural logarithm of the probability of `ids[k]` under the model itself: softmax of its logits at
-    temperature 1, before top_p, whatever the ask's settings were (what inference servers report).
+    temperature 1, before top_p, whatever the ask's settings were (what inference servers report). `top[k]`: the ask's `top_logprobs` most
+    probable (id, logarithm) of that position, falling; empty when none were asked for.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 def check(ask: Ask, *, vocab: int, positions: int) -> None:
@@ -70,6 +74,8 @@ def check(ask: Ask, *, vocab: int, positions: int) -> None:
         raise Eagle3Error(f"kimi-mini sampler: temperature is {ask.temperature}, expected a number >= 0")
     if not 0 <= ask.top_p <= 1:
         raise Eagle3Error(f"kimi-mini sampler: top_p is {ask.top_p}, expected 0 to 1")
+    if not 0 <= ask.top_logprobs <= vocab:
+        raise Eagle3Error(f"kimi-mini sampler: top_logprobs is {ask.top_logprobs}, expected 0 to {vocab}")
     if ask.max_tokens < 1:
         raise Eagle3Error(f"kimi-mini sampler: max_tokens is {ask.max_tokens}, expected 1 or more")
 
@@ -145,6 +151,18 @@ class _Row:
     length: int
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+
+
+def _note_top(logits: torch.Tensor, rows: Sequence[_Row]) -> None:
+    """The most probable ids of this position [n, vocab], for the rows that ask for them."""
+    width = max((row.ask.top_logprobs for row in rows), default=0)
+    if not width:
+        return
+    values, order = logits.log_softmax(-1).topk(width)
+    for row, ids, logprobs in zip(rows, order.tolist(), values.tolist(), strict=True):
+        if count := row.ask.top_logprobs:
+            row.top.append(tuple(zip(ids[:count], logprobs[:count], strict=True)))
 
 
 class _Batch:
@@ -186,13 +204,14 @@ class _Batch:
         with torch.inference_mode():
             settings = [(row.ask.temperature, row.ask.top_p, row.chance[len(row.ids)]) for row in rows]
             ids, logprobs = choose(logits, *torch.tensor(settings, dtype=torch.float64).unbind(1))
+            _note_top(logits, rows)
         ended: list[tuple[object, Sample]] = []
         for row, token, logprob in zip(list(rows), ids.tolist(), logprobs.tolist(), strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
             if token == self.end or len(row.ids) == row.limit:
                 reason: Literal["stop", "length"] = "stop" if token == self.end else "length"
-                ended.append((row.key, Sample(tuple(row.ids), tuple(row.logprobs), reason)))
+                ended.append((row.key, Sample(tuple(row.ids), tuple(row.logprobs), reason, tuple(row.top))))
                 self._remove(row)
         return ended
 

@@ -1,7 +1,8 @@
 """Truth ids -> what a provider returns: text pieces, tool calls, finish reason, and the bill. Pure functions.
 
 Belongs here: the effect of `[provider.text]` and `[provider.billing]`. Does not belong here: bodies (`wire`), prompts (`render`).
-Everything works on *pieces* (one string per id), so that a stream's deltas and a whole body are the same text by construction.
+Everything works on *pieces* (one string per id, empty where an id shows nothing), so that a stream's deltas and a whole body are the same
+text by construction, and a delta knows its ids.
 """
 
 from __future__ import annotations
@@ -64,25 +65,24 @@ class Bill:
 
 
 def strip_pieces(pieces: Sequence[str]) -> Pieces:
-    """`str.strip` over the joined text, done in the pieces."""
-    out = list(pieces)
-    while out and not out[0].strip():
-        del out[0]
-    while out and not out[-1].strip():
-        del out[-1]
-    if out:
-        out[0] = out[0].lstrip()
-        out[-1] = out[-1].rstrip()
+    """`str.strip` over the joined text, done in the pieces; as many come back."""
+    seen = [k for k, piece in enumerate(pieces) if piece.strip()]
+    if not seen:
+        return ("",) * len(pieces)
+    out = ["" if k < seen[0] or k > seen[-1] else piece for k, piece in enumerate(pieces)]
+    out[seen[0]] = out[seen[0]].lstrip()
+    out[seen[-1]] = out[seen[-1]].rstrip()
     return tuple(out)
 
 
 def inject_pieces(pieces: Sequence[str], *, leading: bool, trailing: bool) -> Pieces:
-    """One space in front of the first piece, one behind the last; an empty run stays empty (there is nothing to join)."""
-    out = [p for p in pieces if p]
-    if out and leading:
-        out[0] = " " + out[0]
-    if out and trailing:
-        out[-1] += " "
+    """One space in front of the first text, one behind the last; an empty run stays empty (there is nothing to join)."""
+    out = list(pieces)
+    shown = [k for k, piece in enumerate(pieces) if piece]
+    if shown and leading:
+        out[shown[0]] = " " + out[shown[0]]
+    if shown and trailing:
+        out[shown[-1]] += " "
     return tuple(out)
 
 
@@ -93,8 +93,9 @@ def finish_reason(parts: Parts) -> str:
     return "tool_calls" if parts.calls else "stop"
 
 
-def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) -> Bent:
-    """The answer's parts as this profile returns them; `salt` makes rewritten tool ids unique and reproducible."""
+def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str, calls_so_far: int = 0) -> Bent:
+    """The answer's parts as this profile returns them; `salt` makes rewritten tool ids unique and reproducible, `calls_so_far` are the
+    calls of the history, from which a server that renumbers goes on."""
     edits: list[str] = []
     runs = {"reasoning": vocabulary.pieces(parts.reasoning), "content": vocabulary.pieces(parts.content)}
     edges = {
@@ -103,20 +104,20 @@ def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) 
     }
     for name, raw in runs.items():
         whole = "".join(raw)
-        pieces: Pieces = tuple(p for p in raw if p)
+        pieces: Pieces = raw
         if text.strip:
             pieces = strip_pieces(pieces)
             if "".join(pieces) != whole:
                 edits.append(f"strip:{name}")
         leading, trailing = edges[name]
         runs[name] = inject_pieces(pieces, leading=leading, trailing=trailing)
-        if pieces:
+        if any(pieces):
             edits += [f"inject_leading:{name}"] * leading + [f"inject_trailing:{name}"] * trailing
     calls = tuple(
-        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}")
+        _bend_call(vocabulary.text(c.header), vocabulary.pieces(c.arguments), text, f"{salt}:{k}", calls_so_far + k)
         for k, c in enumerate(parts.calls)
     )
-    if calls and text.tool_ids != "native":
+    if any(bent.id != vocabulary.text(true.header) for bent, true in zip(calls, parts.calls, strict=True)):
         edits.append(f"tool_ids:{text.tool_ids}")
     if any("".join(bent.arguments) != vocabulary.text(true.arguments) for bent, true in zip(calls, parts.calls, strict=True)):
         edits.append("strip:arguments")
@@ -125,11 +126,15 @@ def bend_answer(parts: Parts, text: Text, vocabulary: Vocabulary, *, salt: str) 
     return Bent(runs["reasoning"], runs["content"], calls, finish_reason(parts), tuple(edits))
 
 
-def _bend_call(header: str, arguments: Pieces, text: Text, salt: str) -> BentCall:
+def _bend_call(header: str, arguments: Pieces, text: Text, salt: str, number: int) -> BentCall:
     native = _NATIVE_ID.fullmatch(header.strip())
     name = native.group(1) if native else header.strip()
-    call_id = header if text.tool_ids == "native" else f"call_{chance.hexadecimal(24, 'tool id', salt)}"
-    return BentCall(call_id, name, strip_pieces(arguments) if text.strip else tuple(p for p in arguments if p))
+    call_id = {
+        "native": header,
+        "renumbered": f"functions.{name}:{number}",
+        "call_hex": f"call_{chance.hexadecimal(24, 'tool id', salt)}",
+    }[text.tool_ids]
+    return BentCall(call_id, name, strip_pieces(arguments) if text.strip else arguments)
 
 
 def count_completion(completion: Ids, parts: Parts, billing: Billing) -> int:

@@ -7,20 +7,42 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.bend import Bent, Bill, bend_answer, make_bill
+from eagle3_assets.standin.logprobs import Entries, entries_of
 from eagle3_assets.standin.profiles import PICO, Engine, Latency, Profiles, Provider, Text
 from eagle3_assets.standin.render import render_prompt
 from eagle3_assets.standin.request import ChatRequest
-from eagle3_assets.standin.source import AnswerSource
+from eagle3_assets.standin.source import AnswerSource, Sampled
 from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
+
+EngineKind = Literal["vllm", "sglang"]
+
+
+@dataclass(frozen=True)
+class _EngineHabits:
+    """`name` stands in truth and ledger."""
+
+    name: str
+    id_prefix: str
+    text: Text
+
+
+_ENGINES: dict[EngineKind, _EngineHabits] = {
+    "vllm": _EngineHabits("engine", "chatcmpl-", Text()),
+    "sglang": _EngineHabits("sglang", "", Text(tool_ids="renumbered")),
+}
 
 
 @dataclass(frozen=True)
 class Generation:
-    """`prompt_ids` as the server saw them, `completion_ids` as the model sampled them: the truth. Times in simulated seconds."""
+    """`prompt_ids` as the server saw them, `sampled` as the model gave it: the truth. Times in simulated seconds.
+
+    `engine`: which one answered, empty for OpenRouter. `logprobs`: one place for each sampled id, None where that id has no entry;
+    None as a whole where there are none to serve.
+    """
 
     id: str
     created: int
@@ -30,19 +52,25 @@ class Generation:
     provider: str
     tag: str
     prompt_ids: Ids
-    completion_ids: Ids
+    sampled: Sampled
     parts: Parts
     bent: Bent
+    logprobs: Entries | None
     bill: Bill
+    engine: str
     tokens_per_delta: int
     refused: tuple[str, ...]
     ttft_s: float
     duration_s: float
 
     @property
+    def completion_ids(self) -> Ids:
+        return self.sampled.ids
+
+    @property
     def request_key(self) -> str:
-        """Under which attempts are counted: OpenRouter and the engine count apart."""
-        return f"engine:{self.request.hash}" if self.tag == "engine" else self.request.hash
+        """Under which attempts are counted: OpenRouter and each engine count apart."""
+        return f"{self.engine}:{self.request.hash}" if self.engine else self.request.hash
 
     def truth(self) -> dict[str, Any]:
         """The line of truth.jsonl."""
@@ -111,12 +139,16 @@ class Generator:
         """The generation id, known before the answer is."""
         return f"gen-{created}-{chance.alnum(20, 'id', self.seed, request.hash, attempt)}"
 
-    def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
-        """The truth ids, drawn once; awaiting them decides nothing."""
+    def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Sampled]:
+        """The truth, drawn once; awaiting them decides nothing."""
         limit = min(request.max_tokens or provider.max_completion_tokens, provider.max_completion_tokens)
         return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
 
-    def ask_engine(self, request: ChatRequest, prompt_ids: Ids, attempt: int) -> asyncio.Future[Ids]:
+    def engine_key(self, kind: EngineKind, request: ChatRequest) -> str:
+        """Under which an engine's attempts are counted."""
+        return f"{_ENGINES[kind].name}:{request.hash}"
+
+    def ask_engine(self, request: ChatRequest, prompt_ids: Ids, attempt: int) -> asyncio.Future[Sampled]:
         """The same for the engine, whose limit is what the context leaves."""
         limit = request.max_tokens or max(self.profiles.model.context_length - len(prompt_ids), 1)
         return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
@@ -125,17 +157,17 @@ class Generator:
         self,
         request: ChatRequest,
         provider: Provider,
-        ids: Ids,
+        sampled: Sampled,
         *,
         prompt_ids: Ids,
         attempt: int,
         created: int,
         refused: tuple[str, ...],
     ) -> Generation:
-        """An answer through OpenRouter, from its truth ids."""
-        key = (self.seed, request.hash, attempt)
+        """An answer through OpenRouter, from its truth."""
+        key, ids = (self.seed, request.hash, attempt), sampled.ids
         parts = take_apart(ids, request.thinking, self.vocabulary)
-        bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)))
+        bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)), calls_so_far=request.calls_so_far)
         ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
         return Generation(
             id=self.provider_id(request, attempt=attempt, created=created),
@@ -146,10 +178,14 @@ class Generator:
             provider=provider.name,
             tag=provider.tag,
             prompt_ids=prompt_ids,
-            completion_ids=ids,
+            sampled=sampled,
             parts=parts,
             bent=bent,
+            logprobs=entries_of(sampled, parts, provider.logprob_entries, request, self.vocabulary)
+            if provider.logprobs
+            else None,
             bill=make_bill(prompt_ids, ids, parts, bent, provider),
+            engine="",
             tokens_per_delta=provider.text.tokens_per_delta,
             refused=refused,
             ttft_s=ttft,
@@ -157,26 +193,31 @@ class Generator:
         )
 
     def of_engine(
-        self, request: ChatRequest, engine: Engine, ids: Ids, *, prompt_ids: Ids, attempt: int, created: int
+        self, request: ChatRequest, kind: EngineKind, sampled: Sampled, *, prompt_ids: Ids, attempt: int, created: int
     ) -> Generation:
-        """An answer of the id-returning engine: text as the ids say, nothing billed in money."""
-        key = (self.seed, request.hash, attempt, "engine")
+        """An answer of an id-returning engine: text as the ids say, nothing billed in money. SGLang numbers tool calls anew, and its
+        id is a bare uuid (contract 4.2; its serving_chat.py)."""
+        engine, name = self.profiles.engine, _ENGINES[kind].name
+        key, ids = (self.seed, request.hash, attempt, name), sampled.ids
         parts = take_apart(ids, request.thinking, self.vocabulary)
-        bent = bend_answer(parts, Text(), self.vocabulary, salt=":".join(map(str, key)))
+        salt = ":".join(map(str, key))
+        bent = bend_answer(parts, _ENGINES[kind].text, self.vocabulary, salt=salt, calls_so_far=request.calls_so_far)
         ttft, duration = _times(engine.latency, len(ids), *key)
         return Generation(
-            id=f"chatcmpl-{chance.hexadecimal(32, 'id', created, *key)}",
+            id=f"{_ENGINES[kind].id_prefix}{chance.hexadecimal(32, 'id', created, *key)}",
             created=created,
             request=request,
             attempt=attempt,
             model=request.model or engine.model,
-            provider="engine",
-            tag="engine",
+            provider=name,
+            tag=name,
             prompt_ids=prompt_ids,
-            completion_ids=ids,
+            sampled=sampled,
             parts=parts,
             bent=bent,
+            logprobs=None,
             bill=Bill(len(prompt_ids), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
+            engine=name,
             tokens_per_delta=1,
             refused=(),
             ttft_s=ttft,

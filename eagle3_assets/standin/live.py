@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.source import Sampled
 from eagle3_assets.standin.vocabulary import Ids
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Live:
     def context_length(self) -> int | None:
         return self._sampler.context_length
 
-    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Ids]:
+    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Sampled]:
         """Queued at once; the future fails with Eagle3Error when the sampler was closed first."""
         from eagle3_assets.kimi_mini.sampler import Ask
 
@@ -56,13 +57,15 @@ class Live:
             top_p=TOP_P if request.top_p is None else request.top_p,
             seed=int(chance.hexadecimal(32, seed, request.hash, attempt, "sample"), 16),
             max_tokens=limit,
+            top_logprobs=request.top_logprobs if request.logprobs else 0,
         )
         sampled = self._sampler.submit(ask)
-        return asyncio.ensure_future(_ids(sampled))
+        return asyncio.ensure_future(_truth(sampled))
 
     def close(self) -> None:
         self._sampler.close()
 
 
-async def _ids(sampled: ConcurrentFuture[Sample]) -> Ids:
-    return (await asyncio.wrap_future(sampled)).ids
+async def _truth(sampled: ConcurrentFuture[Sample]) -> Sampled:
+    sample = await asyncio.wrap_future(sampled)
+    return Sampled(sample.ids, sample.logprobs, sample.top)

@@ -93,6 +93,10 @@ class Source(_Table):
         default="bank", description="bank replays committed answers; live samples kimi-mini (loads torch in the server process)"
     )
     slots: int = Field(default=32, ge=1, le=512, description="live: answers sampled at once; others wait")
+    synthetic_logprobs: bool = Field(
+        default=False,
+        description="bank: it has no log-probabilities; true makes them up (tokens and bytes are true, the numbers mean nothing)",
+    )
     tool_share_after_user: Rate = Field(default=0.8, description="share of calls when the last message is the user's")
     tool_share_after_tool: Rate = Field(default=0.3, description="share of further calls when it is a tool's result")
 
@@ -112,7 +116,9 @@ class Text(_Table):
     inject_reasoning_trailing: bool = Field(default=False, description="one space before </think> or the tool section")
     inject_content_leading: bool = Field(default=False, description="one space after </think>")
     strip: bool = Field(default=False, description="both sides of reasoning and content, and of tool arguments")
-    tool_ids: Literal["native", "call_hex"] = Field(default="native", description="functions.NAME:N, or call_<24 hex>")
+    tool_ids: Literal["native", "renumbered", "call_hex"] = Field(
+        default="native", description="as sampled; functions.NAME:N with N counted anew over the conversation; call_<24 hex>"
+    )
     tokens_per_delta: int = Field(default=1, ge=1, description="ids in one streamed delta")
 
 
@@ -129,6 +135,20 @@ class Billing(_Table):
     counts_end: bool = Field(default=True, description="completion_tokens counts <|im_end|>")
     reasoning_tokens: Literal["with_close", "text", "estimate", "zero"] = Field(
         default="with_close", description="R + 1, R, ceil(characters / 4) of the returned text, or 0"
+    )
+
+
+class LogprobEntries(_Table):
+    """`[provider.logprob_entries]`: what stands in `logprobs.content`. Which providers do which is not known (openrouter-contract 3.4 and 6);
+    each of these is reported of some server (exactness.md 1.3 and 2c)."""
+
+    cover: Literal["all", "content"] = Field(
+        default="all",
+        description="an entry for every sampled id, markers and tool calls too (vLLM), or for ids of the content only",
+    )
+    end: bool = Field(default=True, description="all: an entry for <|im_end|>, too")
+    bytes: Literal["exact", "replaced", "null"] = Field(
+        default="exact", description="of the id; of its text, so U+FFFD for a part of a character (vLLM); or null"
     )
 
 
@@ -150,6 +170,10 @@ class Provider(_Table):
     supported_parameters: tuple[str, ...] = (
         "max_tokens", "temperature", "top_p", "tools", "tool_choice", "reasoning", "include_reasoning", "seed", "stop",
     )  # fmt: skip
+    logprobs: bool = Field(
+        default=False, description="serves logprobs and top_logprobs, and says so; else it drops them silently"
+    )
+    logprob_entries: LogprobEntries = LogprobEntries()
     latency: Latency = Latency()
     text: Text = Text()
     prompt: PromptBending = PromptBending()
@@ -168,6 +192,12 @@ class Provider(_Table):
         return value
 
     @property
+    def declared_parameters(self) -> tuple[str, ...]:
+        """`supported_parameters` of the endpoint: the listed ones, and what `logprobs` adds."""
+        more = ("logprobs", "top_logprobs") if self.logprobs else ()
+        return tuple(dict.fromkeys((*self.supported_parameters, *more)))
+
+    @property
     def slug(self) -> str:
         return self.tag.split("/")[0]
 
@@ -183,7 +213,7 @@ class Provider(_Table):
 
 
 class Engine(_Table):
-    """`[engine]`: the vLLM-style server that returns ids."""
+    """`[engine]`: the servers that return ids, vLLM under /engine/v1 and SGLang under /sglang."""
 
     model: str
     prompt: PromptBending = PromptBending()

@@ -22,6 +22,10 @@ _PARAMETERS = {
     **{k: k for k in ("reasoning", "logprobs", "top_logprobs", "response_format", "logit_bias", "frequency_penalty")},
     "max_completion_tokens": "max_tokens",
 }
+# switches that only engines know (openrouter-contract 3.4)
+_FLAGS = (
+    "return_token_ids", "return_prompt_token_ids", "return_meta_info", "return_input_ids_in_sglext", "return_output_ids_in_sglext",
+)  # fmt: skip
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -45,8 +49,14 @@ class ChatRequest:
     stream: bool
     provider: Mapping[str, Any]
     parameters: frozenset[str]
-    return_token_ids: bool
+    logprobs: bool
+    top_logprobs: int
+    flags: frozenset[str]
     hash: str
+
+    @property
+    def return_token_ids(self) -> bool:
+        return "return_token_ids" in self.flags
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -90,7 +100,9 @@ def read_request(body: bytes) -> ChatRequest:
         stream=bool(raw.get("stream")),
         provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
         parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
-        return_token_ids=raw.get("return_token_ids") is True,
+        logprobs=raw.get("logprobs") is True,
+        top_logprobs=_count(raw, "top_logprobs", 20),
+        flags=_flags(raw),
         hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
     )
 
@@ -103,6 +115,20 @@ def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= top:
         raise BadRequest(f"{field}: expected a number from 0 to {top:g}")
     return float(value)
+
+
+def _flags(raw: Mapping[str, Any]) -> frozenset[str]:
+    options = raw.get("stream_options")
+    usage = {"include_usage"} if isinstance(options, dict) and options.get("include_usage") is True else set()
+    return frozenset({name for name in _FLAGS if raw.get(name) is True} | usage)
+
+
+def _count(raw: Mapping[str, Any], field: str, top: int) -> int:
+    """A whole number in [0, top]; 0 where the request says nothing (openrouter-contract 1.1)."""
+    value = raw.get(field) or 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= top:
+        raise BadRequest(f"{field}: expected a whole number from 0 to {top}")
+    return value
 
 
 def _thinking(raw: Mapping[str, Any], reasoning: Mapping[str, Any]) -> bool:

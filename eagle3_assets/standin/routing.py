@@ -65,7 +65,7 @@ def _filters(request: ChatRequest) -> list[tuple[str, Any, Callable[[Provider], 
         out.append(("provider.data_collection", "deny", lambda p: not p.may_collect_data))
     if wanted.get("require_parameters"):
         asked = sorted(request.parameters)
-        out.append(("provider.require_parameters", asked, lambda p: request.parameters <= set(p.supported_parameters)))
+        out.append(("provider.require_parameters", asked, lambda p: request.parameters <= set(p.declared_parameters)))
     if request.max_tokens is not None:
         out.append(("max_tokens", request.max_tokens, lambda p: request.max_tokens <= p.max_completion_tokens))  # type: ignore[operator]
     if wanted.get("order") and wanted.get("allow_fallbacks") is False:

@@ -1,6 +1,7 @@
-"""The aiohttp face of the stand-in: routes, waiting, keep-alive, streaming, what a fault does to a socket.
+"""The OpenRouter face of the stand-in: routes, waiting, keep-alive, streaming, what a fault does to a socket.
 
-Belongs here: transport. Does not belong here: what is decided (`gateway`), made (`generation`) or written (`wire`).
+Belongs here: transport. Does not belong here: what is decided (`gateway`), made (`generation`) or written (`wire`), engines
+(`engine_server`).
 One process, one event loop, and a ledger without a lock, because every decision is made without awaiting, at two moments:
 - admission (after the body was read, before the first byte): key, credit, attempt number, route, pre-authorisation, fault, generation
   id, and the draw that the answer will come from. Two identical requests at once get two attempts, so two answers.
@@ -24,15 +25,15 @@ from aiohttp import web
 
 from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.standin import wire
+from eagle3_assets.standin.engine_server import Engines
 from eagle3_assets.standin.gateway import Admitted, Refusal, admit, check_key, parse
 from eagle3_assets.standin.generation import Generation, Generator, usd
 from eagle3_assets.standin.ledger import Ledger
-from eagle3_assets.standin.request import BadRequest, read_request
-from eagle3_assets.standin.vocabulary import Ids
+from eagle3_assets.standin.source import Sampled
+from eagle3_assets.standin.transport import SLICE_S, json_response, write_paced
 
-API, ENGINE = "/api/v1", "/engine/v1"
+API = "/api/v1"
 _MAX_BODY = 64 * 1024**2
-_SLICE_S = 0.02  # shorter waits are joined: a timer per token would cost more than the token
 _MAX_KEEP_ALIVES = 64
 _LONGEST_SILENCE_S = 5.0  # real seconds between keep-alives while a live model has not answered
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,8 +64,7 @@ class Standin:
         app.router.add_get(f"{API}/generation", self.generation)
         app.router.add_get(f"{API}/models", self.models)
         app.router.add_get(f"{API}/models/{{author}}/{{slug}}/endpoints", self.endpoints)
-        app.router.add_post(f"{ENGINE}/chat/completions", self.engine_chat)
-        app.router.add_get(f"{ENGINE}/models", self.engine_models)
+        app.router.add_routes(Engines(self.generator, self.ledger).routes())
         app.router.add_get("/health", self.health)
         app.router.add_get("/truth", self.truth)
         return app
@@ -77,9 +77,9 @@ class Standin:
         try:
             return await handler(request)
         except Refusal as refusal:
-            return _json(refusal.body, refusal.status, refusal.headers)
+            return json_response(refusal.body, refusal.status, refusal.headers)
         except web.HTTPNotFound:
-            return _json(wire.error_body(404, "Not Found"), 404)
+            return json_response(wire.error_body(404, "Not Found"), 404)
         finally:
             self.in_flight -= client
             if client:
@@ -107,20 +107,20 @@ class Standin:
         await response.prepare(http)
         return response
 
-    def _generation(self, admitted: Admitted, ids: Ids, created: int) -> Generation:
+    def _generation(self, admitted: Admitted, sampled: Sampled, created: int) -> Generation:
         return self.generator.of_provider(
             admitted.request,
             admitted.provider,
-            ids,
+            sampled,
             prompt_ids=admitted.prompt_ids,
             attempt=admitted.attempt,
             created=created,
             refused=admitted.refused,
         )
 
-    async def _sampled(self, response: web.StreamResponse, answer: Future[Ids], mark: bytes) -> tuple[Ids | None, float]:
-        """The truth ids (None: the model failed) and the real seconds that they took, keep-alives written meanwhile."""
-        begun, pause = time.monotonic(), max(_SLICE_S, self.generator.profiles.server.keep_alive_s * self._scale)
+    async def _sampled(self, response: web.StreamResponse, answer: Future[Sampled], mark: bytes) -> tuple[Sampled | None, float]:
+        """The truth (None: the model failed) and the real seconds that they took, keep-alives written meanwhile."""
+        begun, pause = time.monotonic(), max(SLICE_S, self.generator.profiles.server.keep_alive_s * self._scale)
         while not answer.done():
             done, _ = await asyncio.wait({answer}, timeout=pause)
             if not done:
@@ -131,13 +131,15 @@ class Standin:
             return None, 0.0
         return answer.result(), time.monotonic() - begun
 
-    async def _send_body(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+    async def _send_body(
+        self, http: web.Request, admitted: Admitted, answer: Future[Sampled], created: int
+    ) -> web.StreamResponse:
         response = await self._open(http, admitted, created, "application/json")
-        ids, taken_s = await self._sampled(response, answer, wire.KEEP_ALIVE)
-        if ids is None:
+        sampled, taken_s = await self._sampled(response, answer, wire.KEEP_ALIVE)
+        if sampled is None:
             await response.write(wire.to_bytes(_error_in_200(admitted)))
             return response
-        generation = self._generation(admitted, ids, created)
+        generation = self._generation(admitted, sampled, created)
         # a client that leaves is billed in full all the same (openrouter-contract 2.5)
         with contextlib.suppress(ConnectionError):
             await self._keep_alive(response, generation.duration_s, wire.KEEP_ALIVE, taken_s)
@@ -151,13 +153,15 @@ class Standin:
             return response
         return await self._break(http, response, body[: len(body) // 2] if admitted.fault == "truncated" else b"")
 
-    async def _send_stream(self, http: web.Request, admitted: Admitted, answer: Future[Ids], created: int) -> web.StreamResponse:
+    async def _send_stream(
+        self, http: web.Request, admitted: Admitted, answer: Future[Sampled], created: int
+    ) -> web.StreamResponse:
         response = await self._open(http, admitted, created, "text/event-stream")
-        ids, taken_s = await self._sampled(response, answer, wire.SSE_COMMENT)
-        if ids is None:
+        sampled, taken_s = await self._sampled(response, answer, wire.SSE_COMMENT)
+        if sampled is None:
             await response.write(wire.sse(_error_in_200(admitted)))
             return response
-        generation = self._generation(admitted, ids, created)
+        generation = self._generation(admitted, sampled, created)
         # none of these providers stops for a stream that is left (openrouter-contract 2.5: only some do)
         with contextlib.suppress(ConnectionError):
             await self._keep_alive(response, generation.ttft_s, wire.SSE_COMMENT, taken_s)
@@ -169,11 +173,7 @@ class Standin:
         if admitted.fault is not None:
             return await self._break(http, response, b"".join(chunks[: len(chunks) // 2]))
         left_s = generation.duration_s * self._scale - max(generation.ttft_s * self._scale, taken_s)
-        pace = max(left_s, 0.0) / max(len(chunks), 1)
-        batch = max(1, int(_SLICE_S / pace)) if pace > 0 else len(chunks)
-        for at in range(0, len(chunks), batch):
-            await response.write(b"".join(chunks[at : at + batch]))
-            await asyncio.sleep(pace * batch)
+        await write_paced(response, chunks, left_s)
         await response.write(wire.SSE_DONE)
         return response
 
@@ -183,7 +183,7 @@ class Standin:
         server = self.generator.profiles.server
         due = min(_MAX_KEEP_ALIVES, 1 + int(simulated_s / server.keep_alive_s))
         pause = max(simulated_s * self._scale - taken_s, 0.0)
-        rounds = max(1, min(due, int(pause / _SLICE_S)))
+        rounds = max(1, min(due, int(pause / SLICE_S)))
         written = 0
         for k in range(1, rounds + 1):
             now = max(due * k // rounds, 1)
@@ -206,12 +206,12 @@ class Standin:
 
     async def key(self, http: web.Request) -> web.Response:
         check_key(http.headers.get("Authorization"), self.api_key)
-        return _json({"data": wire.key_record(self.ledger.spent_pico, f"{self.api_key[:12]}...{self.api_key[-3:]}")})
+        return json_response({"data": wire.key_record(self.ledger.spent_pico, f"{self.api_key[:12]}...{self.api_key[-3:]}")})
 
     async def credits(self, http: web.Request) -> web.Response:
         check_key(http.headers.get("Authorization"), self.api_key)
         credit = self.generator.profiles.server.credit_usd
-        return _json({"data": {"total_credits": credit, "total_usage": usd(self.ledger.spent_pico)}})
+        return json_response({"data": {"total_credits": credit, "total_usage": usd(self.ledger.spent_pico)}})
 
     async def generation(self, http: web.Request) -> web.Response:
         check_key(http.headers.get("Authorization"), self.api_key)
@@ -220,61 +220,20 @@ class Standin:
         delay = self.generator.profiles.server.generation_delay_s * self._scale
         if account is None or time.time() < account.get("settled", 0.0) + delay:
             raise Refusal(404, wire.error_body(404, f"Generation {wanted} not found"))
-        return _json({"data": wire.generation_record(account)})
+        return json_response({"data": wire.generation_record(account)})
 
     async def models(self, http: web.Request) -> web.Response:
-        return _json({"data": [wire.model_record(self.generator.profiles)]})
+        return json_response({"data": [wire.model_record(self.generator.profiles)]})
 
     async def endpoints(self, http: web.Request) -> web.Response:
         slug = f"{http.match_info['author']}/{http.match_info['slug']}"
         if slug not in (self.generator.profiles.model.slug, self.generator.profiles.model.dated_slug):
             raise Refusal(404, wire.error_body(404, f"Model {slug} not found"))
-        return _json({"data": wire.endpoints_record(self.generator.profiles)})
-
-    # -------------------------------------------------------------------------------------------- engine
-    async def engine_chat(self, http: web.Request) -> web.Response:
-        engine = self.generator.profiles.engine
-        try:
-            request = read_request(await http.read())
-        except BadRequest as error:
-            return _json(wire.engine_error(400, str(error)), 400)
-        if request.model not in ("", engine.model):
-            return _json(wire.engine_error(404, f"The model `{request.model}` does not exist."), 404)
-        if request.stream:
-            return _json(
-                wire.engine_error(400, "stream = true is not supported by this engine; ids come with whole answers"), 400
-            )
-        prompt_ids, longest = self.generator.prompt_ids(request, engine), self.generator.context_length
-        if len(prompt_ids) > longest:
-            why = (
-                f"This model's maximum context length is {longest} tokens. However, your messages have {len(prompt_ids)} tokens."
-            )
-            return _json(wire.engine_error(400, why), 400)
-        attempt, created, begun = self.ledger.next_attempt("engine:" + request.hash), int(time.time()), time.monotonic()
-        try:
-            ids = await self.generator.ask_engine(request, prompt_ids, attempt)
-        except Eagle3Error as error:
-            return _json(wire.engine_error(500, str(error)), 500)
-        generation = self.generator.of_engine(request, engine, ids, prompt_ids=prompt_ids, attempt=attempt, created=created)
-        await asyncio.sleep(generation.duration_s * self._scale - (time.monotonic() - begun))
-        self.ledger.settle(generation)
-        answer = wire.engine_body(generation, with_ids=request.return_token_ids)
-        return web.Response(body=answer, content_type="application/json", headers={"X-Generation-Id": generation.id})
-
-    async def engine_models(self, http: web.Request) -> web.Response:
-        model = self.generator.profiles.engine.model
-        card = {
-            "id": model,
-            "object": "model",
-            "created": self.generator.profiles.model.created,
-            "owned_by": "stand-in",
-            "root": model,
-        }
-        return _json({"object": "list", "data": [card]})
+        return json_response({"data": wire.endpoints_record(self.generator.profiles)})
 
     # -------------------------------------------------------------------------------------------- ours
     async def health(self, http: web.Request) -> web.Response:
-        return _json({"status": "ok", "nonce": self.nonce, "pid": os.getpid()})
+        return json_response({"status": "ok", "nonce": self.nonce, "pid": os.getpid()})
 
     async def truth(self, http: web.Request) -> web.Response:
         """The oracle: only with the token of `truth.token` (tests; `score` reads the file)."""
@@ -284,11 +243,7 @@ class Standin:
         truth = self.ledger.truth_of(http.query.get("generation_id", ""))
         if truth is None:
             raise Refusal(404, wire.error_body(404, "Not Found"))
-        return _json(truth)
-
-
-def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=wire.to_bytes(value), status=status, content_type="application/json", headers=headers)
+        return json_response(truth)
 
 
 def _error_in_200(admitted: Admitted) -> dict[str, object]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Any, Protocol
 
 from eagle3_assets.kimi_mini.bank import prompt_key
@@ -35,8 +37,18 @@ class Answer(Protocol):
     def temperature(self) -> float: ...
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """The truth of one answer. `logprobs[k]`: natural logarithm of the model's probability of `ids[k]`, None where the source has none.
+    `top[k]`: the most probable (id, logarithm) of that position, as many as were asked for or as the source knows."""
+
+    ids: Ids
+    logprobs: tuple[float, ...] | None = None
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
 class AnswerSource(Protocol):
-    """Truth ids for a request: `<|im_end|>` last, or cut (finish_reason length).
+    """Truth for a request: ids with `<|im_end|>` last, or cut (finish_reason length), and what the model thought of each.
 
     `answer` decides at once (two requests never share a draw) and returns a future of the running loop, so that a source may take
     its time without holding the server. `limit` is max_tokens as the provider applies it: the ids behind it are never generated.
@@ -46,7 +58,9 @@ class AnswerSource(Protocol):
     def context_length(self) -> int | None:
         """A prompt of so many tokens or more cannot be answered; None = any can."""
 
-    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Ids]: ...
+    def answer(
+        self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int
+    ) -> asyncio.Future[Sampled]: ...
 
     def close(self) -> None:
         """Answers that are under way end in an error."""
@@ -70,9 +84,11 @@ class Bank:
             if answer.prompt:
                 self._own.setdefault(answer.prompt, []).append(answer)
 
-    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Ids]:
+    def answer(self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int) -> asyncio.Future[Sampled]:
         future = asyncio.get_running_loop().create_future()
-        future.set_result(self.choose(request, seed=seed, attempt=attempt, limit=limit))
+        ids = self.choose(request, seed=seed, attempt=attempt, limit=limit)
+        made_up = request.logprobs and self.settings.synthetic_logprobs
+        future.set_result(_with_made_up(ids, seed, request, attempt) if made_up else Sampled(ids))
         return future
 
     def close(self) -> None:
@@ -114,6 +130,14 @@ class Bank:
             return 1.0
         after_tool = request.messages[-1]["role"] == "tool"
         return self.settings.tool_share_after_tool if after_tool else self.settings.tool_share_after_user
+
+
+def _with_made_up(ids: Ids, seed: str, request: ChatRequest, attempt: int) -> Sampled:
+    """Log-probabilities of no model: minus an exponential draw (mean 0.3). Of a position only the sampled id itself is known."""
+    draw = Random(chance.hexadecimal(32, seed, request.hash, attempt, "logprob"))
+    logprobs = tuple(-draw.expovariate(1 / 0.3) for _ in ids)
+    top = tuple(((i, logprob),) for i, logprob in zip(ids, logprobs, strict=True)) if request.top_logprobs else ()
+    return Sampled(ids, logprobs, top)
 
 
 def renumber_calls(ids: Ids, first: int, vocabulary: Vocabulary) -> Ids:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tiktoken
 
@@ -88,10 +88,16 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class CallIds:
-    """One complete tool call."""
+    """One complete tool call. `at`: where its begin marker stands in the completion."""
 
     header: Ids
     arguments: Ids
+    at: int = field(default=0, compare=False)
+
+    @property
+    def arguments_at(self) -> int:
+        """Where the first id of the arguments stands in the completion, behind both markers and the header."""
+        return self.at + len(self.header) + 2
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,11 @@ class Parts:
     stray: Ids
     ended: bool
 
+    @property
+    def content_at(self) -> int:
+        """Where the first id of the content stands in the completion."""
+        return len(self.reasoning) + self.closed
+
 
 def take_apart(ids: Sequence[int], thinking: bool, vocabulary: Vocabulary) -> Parts:
     """`ids` of a completion; `thinking` says whether `<think>` is open in the prompt."""
@@ -121,11 +132,11 @@ def take_apart(ids: Sequence[int], thinking: bool, vocabulary: Vocabulary) -> Pa
         closed = edge < len(body) and body[edge] == v.close_think
         body = body[edge + closed :]
     edge = body.index(v.section_begin) if v.section_begin in body else len(body)
-    calls, stray = _calls(body[edge + 1 :], v)
+    calls, stray = _calls(body[edge + 1 :], v, len(reasoning) + closed + edge + 1)
     return Parts(reasoning, closed, tuple(body[:edge]), edge < len(body), calls, stray, ended)
 
 
-def _calls(ids: list[int], v: Vocabulary) -> tuple[tuple[CallIds, ...], Ids]:
+def _calls(ids: list[int], v: Vocabulary, offset: int) -> tuple[tuple[CallIds, ...], Ids]:
     calls: list[CallIds] = []
     stray: list[int] = []
     at = 0
@@ -134,7 +145,7 @@ def _calls(ids: list[int], v: Vocabulary) -> tuple[tuple[CallIds, ...], Ids]:
             end = ids.index(v.call_end, at)
             if v.argument_begin in ids[at:end]:
                 middle = ids.index(v.argument_begin, at)
-                calls.append(CallIds(tuple(ids[at + 1 : middle]), tuple(ids[middle + 1 : end])))
+                calls.append(CallIds(tuple(ids[at + 1 : middle]), tuple(ids[middle + 1 : end]), offset + at))
                 at = end + 1
                 continue
         if ids[at] != v.section_end:

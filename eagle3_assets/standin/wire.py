@@ -1,6 +1,7 @@
-"""Bodies as OpenRouter and a vLLM server write them: keys, order, nulls, whitespace, SSE framing.
+"""Bodies as OpenRouter writes them: keys, order, nulls, whitespace, SSE framing.
 
-Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions.
+Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions, engines
+(`engine_wire`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.generation import Generation, usd
+from eagle3_assets.standin.logprobs import content_of
 from eagle3_assets.standin.profiles import Profiles, Provider
 
 KEEP_ALIVE = b"\n         \n"  # recorded: LF, nine spaces, LF, repeated before the JSON
@@ -71,7 +73,7 @@ def completion_body(generation: Generation) -> bytes:
     finish = generation.bent.finish_reason
     choice = {
         "index": 0,
-        "logprobs": None,
+        "logprobs": content_of(generation.logprobs) if generation.logprobs else None,
         "finish_reason": finish,
         "native_finish_reason": finish,
         "message": _message(generation),
@@ -90,30 +92,32 @@ def completion_body(generation: Generation) -> bytes:
     )
 
 
-def _batches(pieces: Sequence[str], size: int) -> Iterator[str]:
+def _batches(pieces: Sequence[str], size: int, start: int) -> Iterator[tuple[str, int]]:
+    """(text, sampled ids up to its end) of each delta; `start` sampled ids stand before the first piece."""
     for at in range(0, len(pieces), size):
         if text := "".join(pieces[at : at + size]):
-            yield text
+            yield text, start + min(at + size, len(pieces))
 
 
-def _deltas(generation: Generation) -> Iterator[dict[str, Any]]:
-    bent, size = generation.bent, generation.tokens_per_delta
+def _deltas(generation: Generation) -> Iterator[tuple[dict[str, Any], int]]:
+    """(delta, how many of the sampled ids have been told when it is)."""
+    bent, parts, size = generation.bent, generation.parts, generation.tokens_per_delta
     role = {"role": "assistant"}
     if generation.request.show_reasoning:
-        for text in _batches(bent.reasoning, size):
-            yield {"content": "", **role, "reasoning": text, "reasoning_details": _details(text)}
-    for text in _batches(bent.content, size):
-        yield {"content": text, **role}
-    for k, call in enumerate(bent.calls):
+        for text, told in _batches(bent.reasoning, size, 0):
+            yield {"content": "", **role, "reasoning": text, "reasoning_details": _details(text)}, told
+    for text, told in _batches(bent.content, size, parts.content_at):
+        yield {"content": text, **role}, told
+    for k, (call, true) in enumerate(zip(bent.calls, parts.calls, strict=True)):
         opening = {"index": k, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield {"content": None, **role, "tool_calls": [opening]}
-        for text in _batches(call.arguments, size):
-            yield {"content": None, **role, "tool_calls": [{"index": k, "function": {"arguments": text}}]}
+        yield {"content": None, **role, "tool_calls": [opening]}, true.arguments_at
+        for text, told in _batches(call.arguments, size, true.arguments_at):
+            yield {"content": None, **role, "tool_calls": [{"index": k, "function": {"arguments": text}}]}, told
 
 
 def stream_chunks(generation: Generation) -> Iterator[bytes]:
     """The SSE events of an answer, comments and `[DONE]` left out. The usage chunk repeats the finish with an empty delta, as
-    recorded (the docs say: empty choices)."""
+    recorded (the docs say: empty choices). Where log-probabilities are served each chunk has those of its ids."""
     head = {
         "id": generation.id,
         "object": "chat.completion.chunk",
@@ -122,60 +126,21 @@ def stream_chunks(generation: Generation) -> Iterator[bytes]:
         "provider": generation.provider,
     }
 
-    def chunk(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
-        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish, "native_finish_reason": finish}]}
+    entries, ids = generation.logprobs, len(generation.completion_ids)
 
-    for delta in _deltas(generation):
-        yield sse(chunk(delta, None))
+    def chunk(delta: dict[str, Any], finish: str | None, first: int, last: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish, "native_finish_reason": finish}
+        if entries is not None:
+            choice["logprobs"] = content_of(entries[first:last])
+        return {**head, "choices": [choice]}
+
+    told = 0
+    for delta, up_to in _deltas(generation):
+        yield sse(chunk(delta, None, told, up_to))
+        told = up_to
     finish = generation.bent.finish_reason
-    yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish))
-    yield sse({**chunk({"content": "", "role": "assistant"}, finish), "usage": usage_of(generation)})
-
-
-def engine_body(generation: Generation, *, with_ids: bool) -> bytes:
-    """A vLLM answer; with `return_token_ids` the ids stand in `prompt_token_ids` and `choices[0].token_ids` (contract 3.4)."""
-    bent, bill = generation.bent, generation.bill
-    message = {
-        "role": "assistant",
-        "content": bent.content_text,
-        "refusal": None,
-        "annotations": None,
-        "audio": None,
-        "function_call": None,
-        "tool_calls": [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": "".join(c.arguments)}} for c in bent.calls
-        ],
-        "reasoning": bent.reasoning_text,
-        "reasoning_content": bent.reasoning_text,
-    }
-    choice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": bent.finish_reason,
-        "stop_reason": None,
-        "token_ids": list(generation.completion_ids) if with_ids else None,
-    }
-    return to_bytes(
-        {
-            "id": generation.id,
-            "object": "chat.completion",
-            "created": generation.created,
-            "model": generation.model,
-            "choices": [choice],
-            "service_tier": None,
-            "system_fingerprint": None,
-            "usage": {
-                "prompt_tokens": bill.prompt_tokens,
-                "total_tokens": bill.prompt_tokens + bill.completion_tokens,
-                "completion_tokens": bill.completion_tokens,
-                "prompt_tokens_details": None,
-            },
-            "prompt_logprobs": None,
-            "prompt_token_ids": list(generation.prompt_ids) if with_ids else None,
-            "kv_transfer_params": None,
-        }
-    )
+    yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish, told, ids))
+    yield sse({**chunk({"content": "", "role": "assistant"}, finish, ids, ids), "usage": usage_of(generation)})
 
 
 # ------------------------------------------------------------------------------------------------ account and catalogue
@@ -276,7 +241,7 @@ def _endpoint(provider: Provider, profiles: Profiles) -> dict[str, Any]:
         "quantization": provider.quantization,
         "pricing": _pricing(provider),
         "status": provider.status,
-        "supported_parameters": list(provider.supported_parameters),
+        "supported_parameters": list(provider.declared_parameters),
         "supports_tool_choice": {"literal_none": True, "literal_auto": True, "literal_required": True, "type_function": True},
         "supports_implicit_caching": False,
         "uptime_last_5m": provider.uptime,
@@ -317,7 +282,7 @@ def model_record(profiles: Profiles) -> dict[str, Any]:
             "is_moderated": False,
         },
         "per_request_limits": None,
-        "supported_parameters": sorted({name for p in profiles.provider for name in p.supported_parameters}),
+        "supported_parameters": sorted({name for p in profiles.provider for name in p.declared_parameters}),
         "default_parameters": {},
     }
 
@@ -334,9 +299,3 @@ def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = Non
 def unknown_caller(message: str) -> dict[str, Any]:
     """A 401: there is no user to name."""
     return {"error": {"message": message, "code": 401}}
-
-
-def engine_error(code: int, message: str) -> dict[str, Any]:
-    """vLLM's shape."""
-    kind = {404: "NotFoundError"}.get(code, "BadRequestError")
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -161,6 +161,16 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def foreign() -> dict[str, dict[str, Any]]:
+    """The recorded rows of other OpenAI-style servers, by SERVER/TEST."""
+    path = shared_data() / "wire" / "recorded.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path} is absent: set EAGLE3_SHARED_DATA to the shared data folder")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["id"].split("/", 1)[1]: row for row in rows if row["id"].startswith("TestOpenAICompatibleCommon/")}
+
+
+@pytest.fixture(scope="session")
 def kimi_files() -> Path:
     folder = shared_data() / "tokenizers" / "kimi-k2.5"
     if not folder.exists():
