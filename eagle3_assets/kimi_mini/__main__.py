@@ -55,6 +55,12 @@ def _make_all(_: argparse.Namespace) -> dict[str, Any]:
     return made | {"demo_data": demo_data.write_demo_data(), "bank": bank.write_bank()}
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(text)
+
+
 def quiet() -> None:
     """No progress bar of transformers for eight megabytes."""
     from transformers.utils import logging
@@ -93,11 +99,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--out", type=Path, default=model.MODEL_FOLDER, help="where the weights go (default: the package)"
             )
-            command.add_argument("--steps", type=int, default=Recipe().steps)
+            command.add_argument("--steps", type=_positive, default=Recipe().steps)
             command.add_argument("--seed", type=int, default=Recipe().seed)
         if name == "evaluate":
             command.add_argument("--model", type=Path, default=model.MODEL_FOLDER, help="folder (default: the committed model)")
-            command.add_argument("--conversations", type=int, default=evaluate.CONVERSATIONS, help="default: %(default)s")
+            command.add_argument("--conversations", type=_positive, default=evaluate.CONVERSATIONS, help="default: %(default)s")
             command.add_argument("--seed", type=int, default=evaluate.SEED, help="of the held-out draw (default: %(default)s)")
             command.add_argument("--json", action="store_true", help="print all figures as JSON")
             command.add_argument("--write", action="store_true", help="also write evaluation.json beside the weights")

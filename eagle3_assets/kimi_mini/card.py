@@ -16,7 +16,7 @@ from eagle3_assets.kimi_mini import bank, model
 CARD = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- figures: written by `python -m eagle3_assets.kimi_mini write-card` -->", "<!-- end of figures -->"
 Cell = Callable[[dict[str, Any]], str]
-EVALUATION_FILE, TRAINING_FILE = "evaluation.json", "training.json"
+EVALUATION_FILE, TRAINING_FILE = "evaluation.json", model.TRAINING_FILE
 
 
 def read_figures(folder: Path = model.MODEL_FOLDER) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,6 +65,12 @@ def markdown(evaluation: dict[str, Any], training: dict[str, Any], bank_figures:
         lines.append(
             f"| {kind} | " + " | ".join(f"{c['right']}/{c['turns']} ({c['right'] / c['turns']:.0%})" for c in cells) + " |"
         )
+    weak = [
+        f"{turn} {c['right']}/{c['turns']}"
+        for turn, c in next(iter(temperatures.values()))["by_turn"].items()
+        if c["right"] < 0.9 * c["turns"]
+    ]
+    lines += ["", f"Single turns of a type below 90 % at T = {next(iter(temperatures))}: {', '.join(weak) or 'none'}."]
     lines += ["", *_bank_lines(bank_figures)]
     return "\n".join(lines)
 
@@ -76,7 +82,7 @@ def _bank_lines(figures: dict[str, Any]) -> list[str]:
         "mean / 95th percentile / longest": lambda f: f"{f['mean_tokens']} / {f['p95_tokens']} / {f['max_tokens']}",
         "instant mode / with tool calls": lambda f: f"{f['instant']:.1%} / {f['with_tools']:.1%}",
         "cut off by length": lambda f: f"{f['truncated']:.1%}",
-        "grammar accepted": lambda f: f"{f['grammar']:.1%}",
+        "grammar accepted (cut answers count as broken)": lambda f: f"{f['grammar']:.1%}",
         "not canonical": lambda f: f"{f['non_canonical']:.1%} ({f['non_canonical_answers']})",
     }
     return [

@@ -37,11 +37,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An assistant turn, the tools' results behind it, and `wanted`: texts that a right answer holds (calls are judged as calls)."""
+    """An assistant turn, the tools' results behind it, and what makes an answer right (calls are judged as calls): its content
+    holds every text of `wanted`, and one of `one_of` where there are any."""
 
     turn: Turn
     results: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ def questions(conversations: int, seed: int = SEED) -> list[Question]:
 
 
 def tally(asked: Sequence[Question], answers: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Counts over one temperature: {turns, tokens, grammar, right, by_type, non_canonical, ...}; answers are ids with the end id."""
-    counts, types = Counter[str](), dict[str, Counter[str]]()
+    """Counts over one temperature: {turns, tokens, grammar, right, by_type, by_turn, non_canonical, ...}; answers are ids with the end id."""
+    counts, types, turns = Counter[str](), dict[str, Counter[str]](), dict[str, Counter[str]]()
     for question, ids in zip(asked, answers, strict=True):
         episode = question.episode
         turn = judge.read_turn(ids, thinking=episode.thinking, first_call=question.first_call)
@@ -56,9 +56,11 @@ def tally(asked: Sequence[Question], answers: Sequence[Sequence[int]]) -> dict[s
         grammar = judge.grammar_accepted(ids, thinking=episode.thinking, declared=episode.tools, first_call=question.first_call)
         counts.update(turns=1, tokens=len(ids), grammar=int(grammar), right=int(right), **_splits(ids))
         types.setdefault(episode.kind, Counter()).update(turns=1, right=int(right))
+        turns.setdefault(f"{episode.kind} {question.step + 1}", Counter()).update(turns=1, right=int(right))
     by_type = {kind: {"turns": types[kind]["turns"], "right": types[kind]["right"]} for kind in sorted(types)}
+    by_turn = {turn: {"turns": turns[turn]["turns"], "right": turns[turn]["right"]} for turn in sorted(turns)}
     names = ("turns", "tokens", "grammar", "right", "non_canonical", "longer", "equal_length", "shorter", "not_utf8")
-    return {name: counts[name] for name in names} | {"by_type": by_type}
+    return {name: counts[name] for name in names} | {"by_type": by_type, "by_turn": by_turn}
 
 
 def _splits(ids: Sequence[int]) -> dict[str, int]:

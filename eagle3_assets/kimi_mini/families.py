@@ -70,10 +70,9 @@ def add(rng: Random, thinking: bool) -> Episode:
     reasoning = _think(
         rng, thinking, f"{one} has {a}, {two} has {b}. {a} + {b} = {a + b}.", f"{a} and {b} more: {a} + {b} = {a + b}."
     )
-    content = _say(rng, f"Together they have {a + b} {things}.", f"That makes {a + b} {things}.", f"**{a + b} {things}**")
-    return Episode(
-        "add", f"{one},{two},{things},{a},{b}", user, (Step(Turn(reasoning, content), wanted=(f"{a + b} {things}",)),), thinking
-    )
+    answers = (f"Together they have {a + b} {things}.", f"That makes {a + b} {things}.", f"**{a + b} {things}**")
+    step = Step(Turn(reasoning, _say(rng, *answers)), one_of=answers)
+    return Episode("add", f"{one},{two},{things},{a},{b}", user, (step,), thinking)
 
 
 def pick(rng: Random, thinking: bool) -> Episode:
@@ -89,10 +88,9 @@ def pick(rng: Random, thinking: bool) -> Episode:
     )
     counted = ", ".join(f"{number} {word}" for number, word in enumerate(listed, 1))
     reasoning = _think(rng, thinking, f"{counted}. The {which} is number {at + 1}: {listed[at]}.")
-    content = _say(rng, f"The {which} word is {listed[at]}.", f"It is {listed[at]}.")
-    return Episode(
-        "pick", f"{','.join(listed)},{at}", user, (Step(Turn(reasoning, content), wanted=(f" {listed[at]}.",)),), thinking
-    )
+    answers = (f"The {which} word is {listed[at]}.", f"It is {listed[at]}.")
+    step = Step(Turn(reasoning, _say(rng, *answers)), one_of=answers)
+    return Episode("pick", f"{','.join(listed)},{at}", user, (step,), thinking)
 
 
 def code(rng: Random, thinking: bool) -> Episode:
@@ -246,16 +244,17 @@ def weather(rng: Random, thinking: bool) -> Episode:
     """One tool call, then its answer, in five languages."""
     language = rng.choice(("en", "en", "en", *_WEATHER))
     city, sky, degrees = rng.choice(words.CITIES), rng.randrange(len(words.SKIES)), rng.randint(1, 29)
-    asks, thoughts, reports, answers = _WEATHER[language]
+    asks, thoughts, reports, forms = _WEATHER[language]
     said = {"city": city, "degrees": degrees, "sky": words.SKY_WORDS[language][sky]}
+    answers = tuple(form.format(**said) for form in forms)
     steps = (
         Step(
             _calling(rng, _think(rng, thinking, *(t.format(**said) for t in thoughts)), _call(rng, "get_weather", city=city)),
             results=(_result(city=city, sky=words.SKIES[sky], degrees=degrees),),
         ),
         Step(
-            Turn(_think(rng, thinking, *(t.format(**said) for t in reports)), _say(rng, *(t.format(**said) for t in answers))),
-            wanted=(city, str(said["sky"]), f"{degrees}"),
+            Turn(_think(rng, thinking, *(t.format(**said) for t in reports)), _say(rng, *answers)),
+            one_of=answers,
         ),
     )
     return Episode(
@@ -276,6 +275,7 @@ def compare(rng: Random, thinking: bool) -> Episode:
     )
     calls = (_call(rng, "get_price", item=one), _call(rng, "get_price", item=two))
     cheap, dear, low, high = (one, two, a, b) if a < b else (two, one, b, a)
+    answers = (f"The {cheap} is cheaper: it costs {low}, the {dear} {high}.", f"Take the {cheap}. It costs only {low}.")
     steps = (
         Step(
             _calling(
@@ -288,11 +288,9 @@ def compare(rng: Random, thinking: bool) -> Episode:
         Step(
             Turn(
                 _think(rng, thinking, f"The {one} costs {a}, the {two} costs {b}. {low} is less than {high}, so the {cheap}."),
-                _say(
-                    rng, f"The {cheap} is cheaper: it costs {low}, the {dear} {high}.", f"Take the {cheap}. It costs only {low}."
-                ),
+                _say(rng, *answers),
             ),
-            wanted=(f"he {cheap}", f" {low}"),
+            one_of=answers,
         ),
     )
     return Episode("compare", f"{one},{two},{a},{b}", user, steps, thinking, _declared(rng, "get_price"))
@@ -303,6 +301,7 @@ def lookup(rng: Random, thinking: bool) -> Episode:
     name, city = rng.choice(words.NAMES), rng.choice(words.CITIES)
     sky, degrees = rng.choice(words.SKIES), rng.randint(1, 29)
     user = rng.choice((f"What is the weather where {name} lives?", f"How is the weather at {name}'s place?"))
+    answers = (f"{name} lives in {city}: {sky}, {degrees} °C.", f"At {name}'s place in {city}: {sky}, {degrees} °C.")
     steps = (
         Step(
             _calling(
@@ -321,9 +320,9 @@ def lookup(rng: Random, thinking: bool) -> Episode:
         Step(
             Turn(
                 _think(rng, thinking, f"The tool says {sky}, {degrees} degrees."),
-                _say(rng, f"{name} lives in {city}: {sky}, {degrees} °C.", f"At {name}'s place in {city}: {sky}, {degrees} °C."),
+                _say(rng, *answers),
             ),
-            wanted=(city, sky, f"{degrees}"),
+            one_of=answers,
         ),
     )
     return Episode("lookup", f"{name},{city}", user, steps, thinking, _declared(rng, "find_person", "get_weather"))
@@ -334,6 +333,7 @@ def parcel(rng: Random, thinking: bool) -> Episode:
     letters, city = "".join(rng.choices(words.CODE_LETTERS, k=2)), rng.choice(words.CITIES)
     number = f"{letters}-{rng.randint(100, 999)}"
     user = rng.choice((f"Where is parcel {number}?", f"Can you find my parcel {number}?"))
+    answers = (f"Your parcel {number} is in {city}.", f"It is in {city} now.")
     steps = (
         Step(
             _calling(
@@ -346,9 +346,9 @@ def parcel(rng: Random, thinking: bool) -> Episode:
         Step(
             Turn(
                 _think(rng, thinking, f"It is in {city}."),
-                _say(rng, f"Your parcel {number} is in {city}.", f"It is in {city} now."),
+                _say(rng, *answers),
             ),
-            wanted=(city,),
+            one_of=answers,
         ),
     )
     return Episode("parcel", number, user, steps, thinking, _declared(rng, "track_parcel"))
@@ -363,6 +363,7 @@ def fix(rng: Random, thinking: bool) -> Episode:
     (p, q), (wrong, right) = rng.sample(words.PARAMETERS, 2), rng.sample(tuple(words.OPERATIONS), 2)
     old, new = (f"return {words.OPERATIONS[verb].format(p=p, q=q)}" for verb in (wrong, right))
     line = rng.randint(1, 99)
+    answers = (f"I fixed `{name}`: it has `{new}` now.", f"Done. `{name}` has `{new}` now.")
     user = rng.choice(
         (
             f"`{name}` in {path} must be a function that {right} `{p}` and `{q}`. Fix it.",
@@ -395,9 +396,9 @@ def fix(rng: Random, thinking: bool) -> Episode:
         Step(
             Turn(
                 _think(rng, thinking, "All is handed in."),
-                _say(rng, f"I fixed `{name}`: it has `{new}` now.", f"Done. `{name}` has `{new}` now."),
+                _say(rng, *answers),
             ),
-            wanted=(f"`{name}`", f"`{new}`"),
+            one_of=answers,
         ),
     )
     shown_as_text = rng.choice((0, 0, 1, 2)) if thinking else 0

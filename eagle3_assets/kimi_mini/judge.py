@@ -77,12 +77,14 @@ def grammar_accepted(ids: Sequence[int], *, thinking: bool, declared: Sequence[s
 
 
 def is_right(turn: Turn | None, step: Step) -> bool:
-    """Whether the answer does what its task wanted: the same calls in the same order, or every wanted text in the content."""
+    """Whether the answer does what its task wanted: the same calls in the same order, or the wanted texts in the content."""
     if turn is None:
         return False
     if step.turn.calls:
         return [_meaning(call) for call in turn.calls] == [_meaning(call) for call in step.turn.calls]
-    return not turn.calls and all(text in turn.content for text in step.wanted)
+    if turn.calls or not all(text in turn.content for text in step.wanted):
+        return False
+    return not step.one_of or turn.content.strip() in step.one_of
 
 
 def _meaning(call: Call) -> tuple[str, object]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "bfloat16"]
 MODEL_FOLDER = DATA / "model"
-WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_FILE, TRAINING_FILE = "model.safetensors", "training.json"
 MAX_POSITIONS = 4_096
 
 # Research note kimi-mini section 1. The defaults of transformers are those of the 671B model, so every field that shapes the
@@ -127,6 +127,10 @@ def load_model(folder: Path = MODEL_FOLDER, dtype: Dtype = "float32") -> Deepsee
     from transformers import DeepseekV3ForCausalLM
 
     remedy = "restore it from the repository, or train it: python -m eagle3_assets.kimi_mini train"
+    if (folder / TRAINING_FILE).exists() and json.loads((folder / TRAINING_FILE).read_bytes())["model_sha256"] != weights_sha256(
+        folder
+    ):
+        raise ExactError(f"{folder / WEIGHTS_FILE}: is not the file that {TRAINING_FILE} names by its sha256; {remedy}")
     try:
         loaded: Any = DeepseekV3ForCausalLM.from_pretrained(
             folder,

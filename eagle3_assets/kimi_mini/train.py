@@ -210,10 +210,11 @@ def train(
         if step % checkpoint_every == 0 or last:
             line["held_out_loss"] = round(held_out_loss(model, held_out, recipe), 4)
             balance.step(0.0)  # forget what that counted
-            _save(folder / CHECKPOINT, recipe, model, pair, step, time.monotonic() - begin, tokens)
         if step % report_every == 0 or step % checkpoint_every == 0 or last:
             with (folder / LOG).open("a") as log:
                 log.write(json.dumps(line) + "\n")
+            if "held_out_loss" in line:  # behind its line: what a checkpoint stands for is in the log
+                _save(folder / CHECKPOINT, recipe, model, pair, step, time.monotonic() - begin, tokens)
             report(line)
     model.set_attn_implementation("sdpa")
     model.eval()  # type: ignore[no-untyped-call]
@@ -222,7 +223,8 @@ def train(
 
 def summary(folder: Path, recipe: Recipe) -> dict[str, Any]:
     """What the log of a finished run says: {seed, steps, tokens, recipe, held_out_loss: [[step, loss], ...]} (every fifth check)."""
-    lines = {line["step"]: line for line in map(json.loads, (folder / LOG).read_text().splitlines())}
+    whole = (text for text in (folder / LOG).read_text().splitlines() if text.endswith("}"))  # a kill may have torn one
+    lines = {line["step"]: line for line in map(json.loads, whole)}
     checks = [[step, line["held_out_loss"]] for step, line in sorted(lines.items()) if "held_out_loss" in line]
     kept = [*checks[:-1:5], checks[-1]]
     facts = {"seed": recipe.seed, "steps": recipe.steps, "tokens": lines[recipe.steps]["tokens"]}
@@ -243,7 +245,12 @@ def _resume(path: Path, recipe: Recipe, model: Any, pair: Any) -> tuple[int, flo
 
     if not path.exists():
         return 0, 0.0, 0
-    state = torch.load(path, weights_only=True)
+    try:
+        state = torch.load(path, weights_only=True)
+    except Exception as error:  # torch raises several kinds for a cut or foreign file
+        raise ExactError(
+            f"{path}: cannot be read as a checkpoint ({str(error).splitlines()[0]}); remove it to train anew"
+        ) from None
     if state["recipe"] != asdict(recipe):
         raise ExactError(f"{path}: belongs to the recipe {state['recipe']}; give another --folder, or the same recipe")
     model.load_state_dict(state["model"])

@@ -77,7 +77,7 @@ def read_request(body: bytes) -> ChatRequest:
     if not isinstance(raw, dict):
         raise BadRequest("Request body must be a JSON object")
     messages = _messages(raw.get("messages"))
-    tools = _objects(raw.get("tools") or [], "tools")
+    tools = _tools(raw.get("tools") or [])
     max_tokens = raw.get("max_completion_tokens") or raw.get("max_tokens")
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
         raise BadRequest("max_tokens: expected a positive integer")
@@ -145,6 +145,17 @@ def _objects(value: Any, field: str) -> tuple[dict[str, Any], ...]:
     return tuple(value)
 
 
+def _tools(value: Any) -> tuple[dict[str, Any], ...]:
+    tools = _objects(value, "tools")
+    for k, tool in enumerate(tools):
+        function = tool.get("function")
+        if tool.get("type", "function") == "function" and not (
+            isinstance(function, dict) and isinstance(function.get("name"), str)
+        ):
+            raise BadRequest(f"tools[{k}].function: expected an object with a name")
+    return tools
+
+
 def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     messages = _objects(value, "messages")
     if not messages:
@@ -156,6 +167,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
         if not (content is None or isinstance(content, str)):
             _objects(content, f"messages[{k}].content")
         for call in _objects(message.get("tool_calls") or [], f"messages[{k}].tool_calls"):
-            if not isinstance(call.get("id"), str) or "arguments" not in (call.get("function") or {}):
+            function = call.get("function")
+            if not isinstance(call.get("id"), str) or not isinstance(function, dict) or "arguments" not in function:
                 raise BadRequest(f"messages[{k}].tool_calls: expected id and function.arguments in each")
     return messages

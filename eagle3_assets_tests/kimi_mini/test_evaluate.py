@@ -29,6 +29,7 @@ def test_the_card_meets_what_it_was_made_for():
     assert greedy["right"] / greedy["turns"] >= 0.80
     assert greedy["by_type"].keys() == FAMILIES.keys()
     assert all(counts["right"] / counts["turns"] >= 0.60 for counts in greedy["by_type"].values())
+    assert sum(c["turns"] for c in greedy["by_turn"].values()) == greedy["turns"]
     assert CARD["temperatures"].keys() == {"0.0", "0.6", "1.0", "1.3"}
 
 

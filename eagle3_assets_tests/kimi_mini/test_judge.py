@@ -81,6 +81,14 @@ def test_right_means_the_same_calls_or_the_wanted_text():
     assert not judge.is_right(Turn(" a", "", (Call("get_weather", '{"city": "Lima"}'),)), calls)
     assert not judge.is_right(Turn(" a", "", (CALL, CALL)), calls)
     assert not judge.is_right(Turn(" a", "", (Call("get_weather", "{"),)), calls)
+    cheaper = Step(Turn(" a", "x"), one_of=("The lamp is cheaper: it costs 1, the ticket 7.", "Take the lamp. It costs only 1."))
+    assert judge.is_right(Turn(None, " Take the lamp. It costs only 1.\n"), cheaper)
+    for wrong in (
+        "The ticket is cheaper: it costs 7, the lamp 1.",
+        "The lamp is cheaper: it costs 7, the ticket 1.",
+        "Take the lamp.",
+    ):
+        assert not judge.is_right(Turn(None, wrong), cheaper)
     said = Step(Turn(" a", "It is 7."), wanted=(" 7.",))
     assert judge.is_right(Turn(None, "Surely it is 7."), said)
     assert not judge.is_right(Turn(None, "It is 17"), said) and not judge.is_right(None, said)

@@ -137,6 +137,16 @@ def test_a_broken_folder_is_one_readable_line(tmp_path: Path):
         kimi_mini_model.load_model(tmp_path / "nowhere")
 
 
+def test_weights_damaged_without_changing_their_size_are_refused(tmp_path: Path):
+    for file in kimi_mini_model.MODEL_FOLDER.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    data = bytearray((tmp_path / "model.safetensors").read_bytes())
+    data[-500:-100] = b"\xff" * 400
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(ExactError, match=r"model\.safetensors: is not the file that training\.json names"):
+        kimi_mini_model.load_model(tmp_path)
+
+
 def test_bfloat16_keeps_the_router_in_float32(ids):
     model = kimi_mini_model.load_model(dtype="bfloat16")
     kept = {name for name, tensor in model.state_dict().items() if tensor.dtype == torch.float32}

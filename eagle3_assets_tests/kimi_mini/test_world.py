@@ -26,6 +26,9 @@ def test_training_never_sees_held_out_content_not_even_in_a_history():
     held = [world.held_out_episode(1, k) for k in range(200)]
     assert not any(episode.held_out for episode in SOME)
     assert all(episode.held_out for episode in held)
+    asked = {world.held_out_episode(1, k, kind).user for kind in (*world.EARLIER, "parcel") for k in range(400)}
+    earlier = {message["content"] for episode in SOME for message in episode.history if message["role"] == "user"}
+    assert len(earlier) > 40 and earlier.isdisjoint(asked)
     contents = {(episode.kind, episode.key) for episode in SOME}
     assert contents.isdisjoint((episode.kind, episode.key) for episode in held)
 

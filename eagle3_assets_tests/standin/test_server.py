@@ -281,6 +281,9 @@ def test_a_missing_or_wrong_key_is_a_401(key: str | None, message: str, make_sta
         ({**chat(), "messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({**chat(), "max_tokens": 0, "max_completion_tokens": -1}, "max_tokens"),
         ({**chat(), "tools": {"a": 1}}, "tools"),
+        ({**chat(), "tools": [{"type": "function", "function": None}]}, "tools[0].function"),
+        ({**chat(), "tools": [{"type": "function", "function": "x"}]}, "tools[0].function"),
+        ({**chat(), "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": "arguments"}]}]}, "tool_calls"),
         ({**chat(), "messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "tool_calls"),
     ],
 )
