@@ -1,6 +1,6 @@
-"""Spelling: a turn's text becomes ids, the way a sampling model may have chosen them.
+"""Spelling: a turn's text becomes ids as the encoder splits it, and ids are compared with that.
 
-Belongs here: the completion grammar with markers put in by id, non-canonical splits, the test for canonical ids.
+Belongs here: the completion grammar with markers put in by id, the test for canonical ids.
 Does not belong here: text (`families`), which answers are kept (`bank.py`), reading ids back into fields.
 """
 
@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from random import Random
 from typing import TYPE_CHECKING
 
 from eagle3_assets.kimi_mini.episode import Turn
-from eagle3_assets.kimi_mini.tokenizer import N_BASE, load_ranks, special_tokens
+from eagle3_assets.kimi_mini.tokenizer import N_BASE, special_tokens
 
 if TYPE_CHECKING:
     import tiktoken
-
-
-# How often one, two or three ids are respelled as two: one id more (`th`+`at`), the same count (`'`+`data` for `'d`+`ata`), one
-# less (`'`+`summary` for `'s`+`um`+`mary`). About the shape measured on a small model at T = 1 (research note exactness 4(i):
-# of 22 places 16 longer, 5 equal, 1 shorter).
-RESPELL_WEIGHTS = (66, 26, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +95,3 @@ def is_canonical(encoding: tiktoken.Encoding, ids: Sequence[int]) -> bool:
         return canonical(encoding, ids) == list(ids)
     except UnicodeDecodeError:
         return False
-
-
-@cache
-def _tokens() -> tuple[tuple[bytes, ...], dict[bytes, int]]:
-    ranks = load_ranks()
-    return tuple(sorted(ranks, key=ranks.__getitem__)), ranks
-
-
-def _two_ids(window: Sequence[int]) -> list[list[int]]:
-    """All ways to spell the bytes of `window` with exactly two ids, the window itself left out."""
-    words, ranks = _tokens()
-    joined = b"".join(words[token] for token in window)
-    pairs = ((joined[:cut], joined[cut:]) for cut in range(1, len(joined)))
-    ways = [[ranks[left], ranks[right]] for left, right in pairs if left in ranks and right in ranks]
-    return [way for way in ways if way != list(window)]
-
-
-def _respell_once(rng: Random, encoding: tiktoken.Encoding, ids: list[int]) -> list[int]:
-    """One place spelled differently; `ids` as they are where no place is found."""
-    width = rng.choices((1, 2, 3), weights=RESPELL_WEIGHTS)[0]
-    places = [place for start, end in _fields(ids) for place in range(start, end - width + 1)]
-    rng.shuffle(places)
-    for place in places:
-        for way in rng.sample(ways := _two_ids(ids[place : place + width]), len(ways)):
-            changed = [*ids[:place], *way, *ids[place + width :]]
-            if not is_canonical(encoding, changed):
-                return changed
-    return ids
-
-
-def respell(rng: Random, encoding: tiktoken.Encoding, ids: Sequence[int], edits: int) -> list[int]:
-    """The same bytes with up to `edits` places spelled with two ids in place of one, two or three (see RESPELL_WEIGHTS).
-
-    Control ids are never touched, so every field keeps its text.
-    """
-    changed = list(ids)
-    for _ in range(edits):
-        changed = _respell_once(rng, encoding, changed)
-    return changed
