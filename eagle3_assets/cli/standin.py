@@ -14,7 +14,7 @@ import typer
 from eagle3_assets.errors import StoreError
 
 if TYPE_CHECKING:
-    from eagle3_assets.standin.profiles import Answers
+    from eagle3_assets.standin.schema.source import Answers
 
 app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
 

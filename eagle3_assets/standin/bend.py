@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.profiles import Billing, Provider, Text
+from eagle3_assets.standin.schema.provider import Billing, Provider, Text
 from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary
 
 Pieces = tuple[str, ...]

@@ -12,9 +12,10 @@ from typing import Any
 from eagle3_assets.standin import chance, wire
 from eagle3_assets.standin.generation import Generator, usd
 from eagle3_assets.standin.ledger import Ledger
-from eagle3_assets.standin.profiles import PICO, Provider
+from eagle3_assets.standin.profiles import PICO
 from eagle3_assets.standin.request import BadRequest, ChatRequest, read_request
 from eagle3_assets.standin.routing import NoEndpoint, pass_on, route
+from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.vocabulary import Ids
 
 # faults that end the request before any output; the others happen to an admitted one

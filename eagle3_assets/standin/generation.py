@@ -12,9 +12,10 @@ from typing import Any, Literal
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.bend import Bent, Bill, bend_answer, make_bill
 from eagle3_assets.standin.logprobs import Entries, entries_of
-from eagle3_assets.standin.profiles import PICO, Engine, Latency, Profiles, Provider, Text
+from eagle3_assets.standin.profiles import PICO, Profiles
 from eagle3_assets.standin.render import render_prompt
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.schema.provider import Engine, Latency, Provider, Text
 from eagle3_assets.standin.source import AnswerSource, Sampled
 from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
 

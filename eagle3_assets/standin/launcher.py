@@ -30,7 +30,8 @@ from typing import Any
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.ledger import KEY_FILE
 from eagle3_assets.standin.process import PORT_FILE, SERVER_LOCK
-from eagle3_assets.standin.profiles import Answers, answering, load_profiles
+from eagle3_assets.standin.profiles import answering, load_profiles
+from eagle3_assets.standin.schema.source import Answers
 from eagle3_assets.store import FileLock, full_disk
 
 # what a running server has to agree on with whoever wants it: field of the port file -> its name for people

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from eagle3_assets.standin.profiles import LogprobEntries
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.schema.provider import LogprobEntries
 from eagle3_assets.standin.source import Sampled
 from eagle3_assets.standin.vocabulary import Parts, Vocabulary
 

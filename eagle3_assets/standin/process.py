@@ -25,7 +25,8 @@ from aiohttp import web
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.generation import Generator
 from eagle3_assets.standin.ledger import KEY_FILE, TRUTH_TOKEN_FILE, Ledger, write_secret
-from eagle3_assets.standin.profiles import Answers, Profiles, answering, load_profiles
+from eagle3_assets.standin.profiles import Profiles, answering, load_profiles
+from eagle3_assets.standin.schema.source import Answers
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.source import load_source
 from eagle3_assets.store import FileLock, full_disk, write_json

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle3_assets.kimi_mini import chat
-from eagle3_assets.standin.profiles import PromptBending
+from eagle3_assets.standin.schema.provider import PromptBending
 from eagle3_assets.standin.vocabulary import Ids, Vocabulary
 
 

@@ -11,8 +11,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.profiles import Provider
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.schema.provider import Provider
 
 # a name in provider.quantizations covers its micro-scaled kinds (openrouter-contract 1.2)
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from eagle3_assets.standin import wire
+from eagle3_assets.standin import wire, wire_stream
 from eagle3_assets.standin.engine_server import Engines
 from eagle3_assets.standin.gateway import Admitted, Refusal, admit, check_key, parse
 from eagle3_assets.standin.generation import Generation, Generator, usd
@@ -168,7 +168,7 @@ class Standin:
             await response.write(wire.sse(_error_in_200(admitted)))
             return response
         self.ledger.settle(generation)
-        chunks = list(wire.stream_chunks(generation))
+        chunks = list(wire_stream.stream_chunks(generation))
         if admitted.fault is not None:
             return await self._break(http, response, b"".join(chunks[: len(chunks) // 2]))
         left_s = generation.duration_s * self._scale - max(generation.ttft_s * self._scale, taken_s)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from eagle3_assets.kimi_mini.bank import prompt_key
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.profiles import Source
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.schema.source import Source
 from eagle3_assets.standin.vocabulary import Ids, Vocabulary
 
 _NATIVE_ID = re.compile(r"functions\.(.+):\d+")

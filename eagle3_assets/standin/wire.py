@@ -1,20 +1,20 @@
 """Bodies as OpenRouter writes them: keys, order, nulls, whitespace, SSE framing.
 
 Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions, engines
-(`engine_wire`).
+(`engine_wire`), the events of a stream (`wire_stream`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.generation import Generation, usd
 from eagle3_assets.standin.logprobs import content_of
-from eagle3_assets.standin.profiles import Profiles, Provider
+from eagle3_assets.standin.profiles import Profiles
+from eagle3_assets.standin.schema.provider import Provider
 
 KEEP_ALIVE = b"\n         \n"  # recorded: LF, nine spaces, LF, repeated before the JSON
 SSE_COMMENT = b": OPENROUTER PROCESSING\n\n"
@@ -50,7 +50,7 @@ def usage_of(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _details(text: str) -> list[dict[str, Any]]:
+def details(text: str) -> list[dict[str, Any]]:
     return [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}]
 
 
@@ -64,7 +64,7 @@ def _message(generation: Generation) -> dict[str, Any]:
             for k, c in enumerate(bent.calls)
         ]
     if reasoning is not None:
-        message["reasoning_details"] = _details(reasoning)
+        message["reasoning_details"] = details(reasoning)
     return message
 
 
@@ -90,57 +90,6 @@ def completion_body(generation: Generation) -> bytes:
             "usage": usage_of(generation),
         }
     )
-
-
-def _batches(pieces: Sequence[str], size: int, start: int) -> Iterator[tuple[str, int]]:
-    """(text, sampled ids up to its end) of each delta; `start` sampled ids stand before the first piece."""
-    for at in range(0, len(pieces), size):
-        if text := "".join(pieces[at : at + size]):
-            yield text, start + min(at + size, len(pieces))
-
-
-def _deltas(generation: Generation) -> Iterator[tuple[dict[str, Any], int]]:
-    """(delta, how many of the sampled ids have been told when it is)."""
-    bent, parts, size = generation.bent, generation.parts, generation.tokens_per_delta
-    role = {"role": "assistant"}
-    if generation.request.show_reasoning:
-        for text, told in _batches(bent.reasoning, size, 0):
-            yield {"content": "", **role, "reasoning": text, "reasoning_details": _details(text)}, told
-    for text, told in _batches(bent.content, size, parts.content_at):
-        yield {"content": text, **role}, told
-    for k, (call, true) in enumerate(zip(bent.calls, parts.calls, strict=True)):
-        opening = {"index": k, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield {"content": None, **role, "tool_calls": [opening]}, true.arguments_at
-        for text, told in _batches(call.arguments, size, true.arguments_at):
-            yield {"content": None, **role, "tool_calls": [{"index": k, "function": {"arguments": text}}]}, told
-
-
-def stream_chunks(generation: Generation) -> Iterator[bytes]:
-    """The SSE events of an answer, comments and `[DONE]` left out. The usage chunk repeats the finish with an empty delta, as
-    recorded (the docs say: empty choices). Where log-probabilities are served each chunk has those of its ids."""
-    head = {
-        "id": generation.id,
-        "object": "chat.completion.chunk",
-        "created": generation.created,
-        "model": generation.model,
-        "provider": generation.provider,
-    }
-
-    entries, ids = generation.logprobs, len(generation.completion_ids)
-
-    def chunk(delta: dict[str, Any], finish: str | None, first: int, last: int) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish, "native_finish_reason": finish}
-        if entries is not None:
-            choice["logprobs"] = content_of(entries[first:last])
-        return {**head, "choices": [choice]}
-
-    told = 0
-    for delta, up_to in _deltas(generation):
-        yield sse(chunk(delta, None, told, up_to))
-        told = up_to
-    finish = generation.bent.finish_reason
-    yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish, told, ids))
-    yield sse({**chunk({"content": "", "role": "assistant"}, finish, ids, ids), "usage": usage_of(generation)})
 
 
 # ------------------------------------------------------------------------------------------------ account and catalogue

@@ -16,7 +16,8 @@ from aiohttp import web
 
 from eagle3_assets.standin.generation import Generator
 from eagle3_assets.standin.ledger import Ledger
-from eagle3_assets.standin.profiles import Faults, Profiles, load_profiles
+from eagle3_assets.standin.profiles import Profiles, load_profiles
+from eagle3_assets.standin.schema.server import Faults
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.source import Bank
 from eagle3_assets.standin.vocabulary import Vocabulary

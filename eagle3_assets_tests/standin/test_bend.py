@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from eagle3_assets.kimi_mini.tokenizer import load_encoding
 from eagle3_assets.standin.bend import bend_answer, make_bill, strip_pieces
-from eagle3_assets.standin.profiles import Provider, load_profiles
+from eagle3_assets.standin.profiles import load_profiles
+from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.vocabulary import Parts, Vocabulary, take_apart
 
 V = Vocabulary.of(load_encoding())

@@ -22,7 +22,8 @@ from eagle3_assets.standin.generation import Generator
 from eagle3_assets.standin.launcher import Address, ensure_running, stop
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.live import Live
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Faults, Profiles, load_profiles
+from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Profiles, load_profiles
+from eagle3_assets.standin.schema.server import Faults
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, TOOL, TRUTH_TOKEN, Client, chat, connected, only, settings

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import LogprobEntries, Profiles
+from eagle3_assets.standin.profiles import Profiles
+from eagle3_assets.standin.schema.provider import LogprobEntries
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import (
     KEY,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from eagle3_assets.errors import WireError
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Faults, load_profiles
+from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
+from eagle3_assets.standin.schema.server import Faults
 
 
 def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.kimi_mini.tool_declaration import compact_json, typescript
-from eagle3_assets.standin.profiles import PromptBending
 from eagle3_assets.standin.render import render_prompt, render_text
+from eagle3_assets.standin.schema.provider import PromptBending
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.conftest import shared_data
 

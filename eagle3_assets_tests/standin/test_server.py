@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from eagle3_assets.standin.ledger import Ledger
-from eagle3_assets.standin.profiles import Faults, load_profiles
+from eagle3_assets.standin.profiles import load_profiles
+from eagle3_assets.standin.schema.server import Faults
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import (

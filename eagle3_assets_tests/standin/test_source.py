@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from eagle3_assets.kimi_mini import bank, demo_data
-from eagle3_assets.standin.profiles import Source, answering, load_profiles
+from eagle3_assets.standin.profiles import answering, load_profiles
 from eagle3_assets.standin.request import ChatRequest, read_request
+from eagle3_assets.standin.schema.source import Source
 from eagle3_assets.standin.source import Bank, load_source
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import TOOL, FakeAnswer, spell
