@@ -16,7 +16,19 @@ from eagle3_assets.errors import StoreError
 if TYPE_CHECKING:
     from eagle3_assets.standin.schema.source import Answers
 
-app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.", no_args_is_help=True)
+app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.")
+
+Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)]
+ProfilesFile = Annotated[
+    Path | None, typer.Option(help="Stand-in profiles TOML, or the name of a built-in one (default, catalogue).")
+]
+ServeFolder = Annotated[
+    Path | None, typer.Option(help="Folder of ledger, truth and log. Default: standin_serve in the data root.")
+]
+Seed = Annotated[int, typer.Option(help="Joined with the profiles' seed.")]
+LiveOrBank = Annotated[
+    bool | None, typer.Option("--live/--bank", help="Sample from kimi-mini, or replay the bank (default: as the profiles say).")
+]
 
 Folder = Annotated[
     Path | None, typer.Option(help="Folder of ledger, truth and log. Default: the campaign's.", show_default=False)
@@ -30,18 +42,30 @@ def _campaign_folder() -> Path:
     return Store.of(load_campaign()).standin
 
 
+@app.callback(invoke_without_command=True)
+def standin(
+    context: typer.Context,
+    port: Port = 8377,
+    standin_profiles: ProfilesFile = None,
+    folder: ServeFolder = None,
+    seed: Seed = 0,
+    live: LiveOrBank = None,
+) -> None:
+    """Without a command: serve.
+
+    Examples: `eagle3 standin` · `eagle3 standin --standin-profiles my.toml --port 9000`
+    """
+    if context.invoked_subcommand is None:
+        serve(port, standin_profiles, folder, seed, live)
+
+
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 8377,
-    standin_profiles: Annotated[Path | None, typer.Option(help="Stand-in profiles TOML (default: the built-in one).")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of ledger, truth and log. Default: standin_serve in the data root.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Joined with the profiles' seed.")] = 0,
-    live: Annotated[
-        bool | None,
-        typer.Option("--live/--bank", help="Sample from kimi-mini, or replay the bank (default: as the profiles say)."),
-    ] = None,
+    port: Port = 8377,
+    standin_profiles: ProfilesFile = None,
+    folder: ServeFolder = None,
+    seed: Seed = 0,
+    live: LiveOrBank = None,
 ) -> None:
     """Serve in the foreground until Ctrl-C.
 
@@ -60,11 +84,27 @@ def serve(
 def _announce(origin: str, standin: Any, folder: Path) -> None:
     model = standin.generator.profiles.model.slug
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200})
-    typer.echo(f"base URL   {origin}/api/v1")
-    typer.echo(f"engine     {origin}/engine/v1")
-    typer.echo(f"key        {standin.api_key}   (of this stand-in only)")
-    typer.echo(f"folder     {folder}")
-    typer.echo(f"try        curl {origin}/api/v1/chat/completions -H 'Authorization: Bearer {standin.api_key}' -d '{body}'")
+    lines = (
+        f"base URL   {origin}/api/v1",
+        f"vLLM       {origin}/engine/v1",
+        f"SGLang     {origin}/sglang/v1, {origin}/sglang/generate",
+        f"key        {standin.api_key}   (of this stand-in only)",
+        f"folder     {folder}",
+        f"try        curl {origin}/api/v1/chat/completions -H 'Authorization: Bearer {standin.api_key}' -d '{body}'",
+    )
+    typer.echo("\n".join(lines))
+
+
+@app.command()
+def schema(markdown: Annotated[bool, typer.Option("--markdown", help="Tables for people instead.")] = False) -> None:
+    """Print the JSON schema of a stand-in profiles file: for an editor, or to read.
+
+    Examples: `eagle3 standin schema > standin-profiles.schema.json` · `eagle3 standin schema --markdown`
+    """
+    from eagle3_assets.standin import reference
+    from eagle3_assets.standin.profiles import profiles_schema
+
+    typer.echo(reference.markdown().rstrip() if markdown else json.dumps(profiles_schema(), indent=2))
 
 
 @app.command()

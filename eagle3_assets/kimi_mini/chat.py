@@ -39,13 +39,15 @@ def render_text(
     thinking: bool = True,
     keep_reasoning: bool = True,
     typescript_tools: bool = True,
+    declared: str | None = None,
     generation_prompt: bool = True,
 ) -> str:
     """The prompt as one string with markers. Reasoning survives only in an open tool loop: after the last assistant turn that
-    calls no tool (and not at all with `keep_reasoning` False or in instant mode)."""
+    calls no tool (and not at all with `keep_reasoning` False or in instant mode). `declared`: a declaration of the tools that is not the
+    model's own."""
     keep = thinking and keep_reasoning
     answered = max((k for k, m in enumerate(messages) if m["role"] == "assistant" and not m.get("tool_calls")), default=-1)
-    out = [declaration(tools, typescript_tools=typescript_tools)] if tools else []
+    out = [declaration(tools, typescript_tools=typescript_tools, declared=declared)] if tools else []
     for k, message in enumerate(messages):
         out.append(_turn(message, reasoning_of(message) if keep and k > answered else ""))
     if generation_prompt:
@@ -53,9 +55,9 @@ def render_text(
     return "".join(out)
 
 
-def declaration(tools: Tools, *, typescript_tools: bool = True) -> str:
+def declaration(tools: Tools, *, typescript_tools: bool = True, declared: str | None = None) -> str:
     """The system turn that declares the tools."""
-    text = typescript(tools) if typescript_tools else ""
+    text = declared or (typescript(tools) if typescript_tools else "")
     return f"<|im_system|>tool_declare<|im_middle|>{text or compact_json(tools)}<|im_end|>"
 
 

@@ -1,4 +1,4 @@
-"""Tool declarations as a Kimi server writes them into the prompt: TypeScript, or compact JSON.
+"""Tool declarations as a Kimi server writes them into the prompt: TypeScript, or JSON.
 
 Belongs here: JSON Schema -> text. Does not belong here: where the text goes (`chat`).
 Facts: tokenizers.md section 5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as
@@ -35,11 +35,19 @@ class _Inexpressible(ValueError):
 
 def compact_json(tools: Sequence[Mapping[str, Any]]) -> str:
     """What the bare template renders: the tools as sent, without `strict`."""
-    kept = [
+    return json.dumps(_without_strict(tools), ensure_ascii=False, separators=(",", ":"))
+
+
+def spaced_json(tools: Sequence[Mapping[str, Any]]) -> str:
+    """The same as Python's JSON writes it by default, with `", "` and `": "`."""
+    return json.dumps(_without_strict(tools), ensure_ascii=False)
+
+
+def _without_strict(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
         {**tool, "function": {k: v for k, v in tool["function"].items() if k != "strict"}} if "function" in tool else dict(tool)
         for tool in tools
     ]
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
 
 
 def typescript(tools: Sequence[Mapping[str, Any]]) -> str:

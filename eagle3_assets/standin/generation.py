@@ -6,11 +6,12 @@ Belongs here: the type `Generation` and how it comes about. Does not belong here
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.bend import Bent, Bill, bend_answer, make_bill
+from eagle3_assets.standin.bend import Bent, bend_answer
+from eagle3_assets.standin.bill import Bill, make_bill
 from eagle3_assets.standin.logprobs import Entries, entries_of
 from eagle3_assets.standin.profiles import PICO, Profiles
 from eagle3_assets.standin.render import render_prompt
@@ -20,6 +21,7 @@ from eagle3_assets.standin.source import AnswerSource, Sampled
 from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
 
 EngineKind = Literal["vllm", "sglang"]
+_KEPT = 4096  # answers of a bank whose text is remembered: some 60 KB each at 3,500 tokens
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Generation:
     """`prompt_ids` as the server saw them, `sampled` as the model gave it: the truth. Times in simulated seconds.
 
     `engine`: which one answered, empty for OpenRouter. `logprobs`: one place for each sampled id, None where that id has no entry;
-    None as a whole where there are none to serve.
+    None as a whole where there are none to serve. `tried`: (provider, status) of the endpoints that refused before. `refunded`: billed,
+    and given back later. `version`: how often the provider had changed in mid-run.
     """
 
     id: str
@@ -59,10 +62,11 @@ class Generation:
     logprobs: Entries | None
     bill: Bill
     engine: str
-    tokens_per_delta: int
-    refused: tuple[str, ...]
+    tried: tuple[tuple[str, int], ...]
     ttft_s: float
     duration_s: float
+    refunded: bool = False
+    version: int = 0
 
     @property
     def completion_ids(self) -> Ids:
@@ -80,11 +84,11 @@ class Generation:
             "request_hash": self.request_key,
             "attempt": self.attempt,
             "provider": self.provider,
-            "profile": self.tag,
+            "profile": f"{self.tag}#{self.version}" if self.version else self.tag,
             "prompt_ids": self.prompt_ids,
             "completion_ids": self.completion_ids,
             "edits": self.bent.edits,
-            "cost_pico": self.bill.total_pico,
+            "cost_pico": 0 if self.refunded else self.bill.total_pico,
         }
 
     def account(self) -> dict[str, Any]:
@@ -96,7 +100,8 @@ class Generation:
             "created": self.created,
             "model": self.model,
             "provider": self.provider,
-            "refused": list(self.refused),
+            "tag": self.tag,
+            "tried": self.tried,
             "streamed": self.request.stream,
             "finish_reason": self.bent.finish_reason,
             "prompt_tokens": self.bill.prompt_tokens,
@@ -105,6 +110,8 @@ class Generation:
             "ttft_s": round(self.ttft_s, 6),
             "duration_s": round(self.duration_s, 6),
             "cost_pico": self.bill.total_pico,
+            **({"refund_due": True} if self.refunded else {}),
+            **({"session_id": self.request.session_id} if self.request.session_id else {}),
         }
 
 
@@ -126,6 +133,21 @@ class Generator:
     vocabulary: Vocabulary
     source: AnswerSource
     seed: str
+    _known: dict[tuple[int, bool], Parts] = field(default_factory=dict, repr=False)
+
+    def _taken_apart(self, sampled: Sampled, thinking: bool) -> Parts:
+        """The parts of an answer; a bank's are kept (with their text, the dearest step), as each will be served many times."""
+        if sampled.key is None:
+            return take_apart(sampled.ids, thinking, self.vocabulary)
+        parts = self._known.get((sampled.key, thinking))
+        if parts is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+                self.vocabulary.forget()
+            parts = take_apart(sampled.ids, thinking, self.vocabulary)
+            self._known[sampled.key, thinking] = parts
+            self.vocabulary.keep(parts.reasoning, parts.content)
+        return parts
 
     def prompt_ids(self, request: ChatRequest, provider: Provider | Engine) -> Ids:
         return render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=provider.prompt)
@@ -142,7 +164,8 @@ class Generator:
 
     def ask_provider(self, request: ChatRequest, provider: Provider, prompt_ids: Ids, attempt: int) -> asyncio.Future[Sampled]:
         """The truth, drawn once; awaiting them decides nothing."""
-        limit = min(request.max_tokens or provider.max_completion_tokens, provider.max_completion_tokens)
+        limits = (request.max_tokens, provider.max_completion_tokens, provider.silent_max_tokens)
+        limit = min(limit for limit in limits if limit is not None)
         return self.source.answer(request, prompt_ids, seed=self.seed, attempt=attempt, limit=limit)
 
     def engine_key(self, kind: EngineKind, request: ChatRequest) -> str:
@@ -163,12 +186,22 @@ class Generator:
         prompt_ids: Ids,
         attempt: int,
         created: int,
-        refused: tuple[str, ...],
+        tried: tuple[tuple[str, int], ...],
     ) -> Generation:
         """An answer through OpenRouter, from its truth."""
         key, ids = (self.seed, request.hash, attempt), sampled.ids
-        parts = take_apart(ids, request.thinking, self.vocabulary)
-        bent = bend_answer(parts, provider.text, self.vocabulary, salt=":".join(map(str, key)), calls_so_far=request.calls_so_far)
+        parts = self._taken_apart(sampled, request.thinking)
+        salt = ":".join(map(str, key))
+        bent = bend_answer(
+            ids,
+            parts,
+            provider.text,
+            self.vocabulary,
+            salt=salt,
+            thinking=request.thinking,
+            streamed=request.stream,
+            calls_so_far=request.calls_so_far,
+        )
         ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
         return Generation(
             id=self.provider_id(request, attempt=attempt, created=created),
@@ -185,12 +218,12 @@ class Generator:
             logprobs=entries_of(sampled, parts, provider.logprob_entries, request, self.vocabulary)
             if provider.logprobs
             else None,
-            bill=make_bill(prompt_ids, ids, parts, bent, provider),
+            bill=make_bill(prompt_ids, ids, parts, bent, provider, self.vocabulary, salt=salt),
             engine="",
-            tokens_per_delta=provider.text.tokens_per_delta,
-            refused=refused,
+            tried=tried,
             ttft_s=ttft,
             duration_s=duration,
+            version=provider.version,
         )
 
     def of_engine(
@@ -200,9 +233,17 @@ class Generator:
         id is a bare uuid (contract 4.2; its serving_chat.py)."""
         engine, name = self.profiles.engine, _ENGINES[kind].name
         key, ids = (self.seed, request.hash, attempt, name), sampled.ids
-        parts = take_apart(ids, request.thinking, self.vocabulary)
+        parts = self._taken_apart(sampled, request.thinking)
         salt = ":".join(map(str, key))
-        bent = bend_answer(parts, _ENGINES[kind].text, self.vocabulary, salt=salt, calls_so_far=request.calls_so_far)
+        bent = bend_answer(
+            ids,
+            parts,
+            _ENGINES[kind].text,
+            self.vocabulary,
+            salt=salt,
+            thinking=request.thinking,
+            calls_so_far=request.calls_so_far,
+        )
         ttft, duration = _times(engine.latency, len(ids), *key)
         return Generation(
             id=f"{_ENGINES[kind].id_prefix}{chance.hexadecimal(32, 'id', created, *key)}",
@@ -219,8 +260,7 @@ class Generator:
             logprobs=None,
             bill=Bill(len(prompt_ids), len(ids), len(parts.reasoning) + parts.closed, 0, 0),
             engine=name,
-            tokens_per_delta=1,
-            refused=(),
+            tried=(),
             ttft_s=ttft,
             duration_s=duration,
         )

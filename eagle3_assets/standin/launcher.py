@@ -30,7 +30,7 @@ from typing import Any
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.ledger import KEY_FILE
 from eagle3_assets.standin.process import PORT_FILE, SERVER_LOCK
-from eagle3_assets.standin.profiles import answering, load_profiles
+from eagle3_assets.standin.profiles import answering, load_profiles, profiles_file
 from eagle3_assets.standin.schema.source import Answers
 from eagle3_assets.store import FileLock, full_disk
 
@@ -207,7 +207,7 @@ def _start(folder: Path, profiles: Path | None, seed: int, answers: Answers | No
     (folder / PORT_FILE).unlink(missing_ok=True)
     command = [sys.executable, "-m", "eagle3_assets.standin", "--folder", str(folder), "--seed", str(seed), "--nonce", nonce]
     if profiles is not None:
-        command += ["--profiles", str(profiles.resolve())]
+        command += ["--profiles", str(profiles_file(profiles).resolve())]
     if answers is not None:
         command += ["--answers", answers]
     read_fd, write_fd = os.pipe()

@@ -2,6 +2,9 @@
 
 Belongs here: `ledger.jsonl` (the account book: every billed generation, what /generation tells) and `truth.jsonl` (the oracle).
 Does not belong here: who may read truth (`server` guards the route, `score` reads the file).
+Three kinds of lines stand in the ledger: a generation, a refund of one (`refund`, a negative cost), money that somebody else spent
+(`foreign_pico`). A generation that is to be given back carries `refund_due`; one that was not given back before a kill is at the next
+start.
 A line is written with one write to a descriptor opened for appending, before a byte of the answer leaves; a torn last line is cut
 off at start, and a generation that reached truth but not the ledger (killed in between) is charged then.
 """
@@ -22,7 +25,8 @@ import orjson
 from eagle3_assets.errors import WireError
 from eagle3_assets.standin.generation import Generation
 
-LEDGER_FILE, TRUTH_FILE, TRUTH_TOKEN_FILE, KEY_FILE = "ledger.jsonl", "truth.jsonl", "truth.token", "api.key"
+LEDGER_FILE, TRUTH_FILE, TRUTH_TOKEN_FILE = "ledger.jsonl", "truth.jsonl", "truth.token"
+KEY_FILE, MANAGEMENT_KEY_FILE = "api.key", "management.key"
 _ACCOUNT_KEYS = ("generation_id", "request_hash", "attempt", "provider", "cost_pico")
 
 
@@ -76,6 +80,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spent_pico = 0
+        self.foreign_pico = 0
         self.generations: dict[str, dict[str, Any]] = {}
         self.attempts: defaultdict[str, int] = defaultdict(int)
         self._truth_at: dict[str, int] = {}
@@ -102,7 +107,15 @@ class Ledger:
                     ) from None
 
     def _take(self, account: dict[str, Any]) -> None:
+        if "foreign_pico" in account:
+            self.foreign_pico += account["foreign_pico"]
+            return
         self.spent_pico += account["cost_pico"]
+        if "refund" in account:
+            refunded = self.generations[account["refund"]]
+            refunded["cost_pico"] += account["cost_pico"]
+            refunded["refund_due"] = False
+            return
         self.generations[account["generation_id"]] = account
         key = account["request_hash"]
         self.attempts[key] = max(self.attempts[key], account["attempt"] + 1)
@@ -120,6 +133,8 @@ class Ledger:
                     truth = orjson.loads(line)
                     self._append({key: truth[key] for key in _ACCOUNT_KEYS})
         self._truth_end = at
+        for generation_id in [key for key, account in self.generations.items() if account.get("refund_due")]:
+            self.refund(generation_id)
 
     def _append(self, account: dict[str, Any]) -> None:
         _write_line(self._ledger_fd, account)
@@ -137,6 +152,16 @@ class Ledger:
         self._truth_at[generation.id] = self._truth_end
         self._truth_end += size
         self._append({**generation.account(), "settled": time.time()})
+
+    def refund(self, generation_id: str) -> None:
+        """Give back what an error finish cost (openrouter-contract 2.5); once."""
+        account = self.generations[generation_id]
+        if account.get("refund_due"):
+            self._append({"refund": generation_id, "cost_pico": -account["cost_pico"]})
+
+    def spend_foreign(self, pico: int) -> None:
+        """Somebody else spends on this account."""
+        self._append({"foreign_pico": pico})
 
     def truth_of(self, generation_id: str) -> dict[str, Any] | None:
         at = self._truth_at.get(generation_id)

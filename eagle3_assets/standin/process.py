@@ -24,8 +24,8 @@ from aiohttp import web
 
 from eagle3_assets.errors import LockedError, WireError
 from eagle3_assets.standin.generation import Generator
-from eagle3_assets.standin.ledger import KEY_FILE, TRUTH_TOKEN_FILE, Ledger, write_secret
-from eagle3_assets.standin.profiles import Profiles, answering, load_profiles
+from eagle3_assets.standin.ledger import KEY_FILE, MANAGEMENT_KEY_FILE, TRUTH_TOKEN_FILE, Ledger, write_secret
+from eagle3_assets.standin.profiles import Profiles, answering, load_profiles, profiles_file
 from eagle3_assets.standin.schema.source import Answers
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.source import load_source
@@ -49,17 +49,19 @@ class Settings:
     answers: Answers | None = None
 
 
-def build(folder: Path, profiles: Profiles, *, seed: int = 0, nonce: str = "") -> Standin:
-    """The server's state over a folder, with the source of the profiles. Raises WireError, StoreError."""
-    source, vocabulary = load_source(profiles.source)
+def build(folder: Path, profiles: Profiles, *, beside: Path = Path(), seed: int = 0, nonce: str = "") -> Standin:
+    """The server's state over a folder, with the source of the profiles; its files are relative to `beside`. Raises WireError,
+    StoreError."""
+    source, vocabulary = load_source(profiles.source, beside)
     generator = Generator(profiles, vocabulary, source, seed=f"{profiles.server.seed}:{seed}")
     try:
         ledger = Ledger(folder)
         api_key = write_secret(folder / KEY_FILE, "sk-standin-")
         truth_token = write_secret(folder / TRUTH_TOKEN_FILE)
+        management_key = write_secret(folder / MANAGEMENT_KEY_FILE, "sk-standin-mgmt-")
     except OSError as error:
         raise full_disk(folder, error) from None
-    return Standin(generator, ledger, api_key, truth_token, nonce=nonce)
+    return Standin(generator, ledger, api_key, truth_token, management_key, nonce)
 
 
 def bind(port: int) -> socket.socket:
@@ -85,7 +87,8 @@ def run_server(settings: Settings, *, nonce: str = "", ready: Callable[[str, Sta
     profiles = answering(load_profiles(settings.profiles), settings.answers)
     _raise_socket_limit()
     with _server_lock(settings.folder), contextlib.closing(bind(settings.port)) as sock:
-        standin = build(settings.folder, profiles, seed=settings.seed, nonce=nonce or secrets.token_hex(8))
+        beside = profiles_file(settings.profiles).resolve().parent
+        standin = build(settings.folder, profiles, beside=beside, seed=settings.seed, nonce=nonce or secrets.token_hex(8))
         idle_exit_s = profiles.server.idle_exit_s if settings.idle_exit_s is None else settings.idle_exit_s
         gc.freeze()  # the bank and the vocabulary live as long as the process
         try:
@@ -160,6 +163,7 @@ async def _serve(
         if idle_exit_s and standin.idle_s >= idle_exit_s:
             break
     port_file.unlink(missing_ok=True)  # first: nobody shall come any more
+    await standin.break_off()
     await runner.cleanup()
     await asyncio.to_thread(standin.generator.source.close)
 

@@ -45,9 +45,24 @@ class Profiles(Table):
         return self
 
 
+def profiles_file(path: Path | None) -> Path:
+    """The file that is meant: a path, a built-in one by its bare name, or (None) the default."""
+    if path is None:
+        return DEFAULT_PROFILES
+    built_in = DEFAULT_PROFILES.parent / f"{path}.toml"
+    return built_in if path.name == str(path) and not path.suffix and built_in.exists() else path
+
+
+def profiles_schema() -> dict[str, Any]:
+    """JSON schema of the file."""
+    schema = Profiles.model_json_schema()
+    del schema["properties"]["sha256"]
+    return schema
+
+
 def load_profiles(path: Path | None = None) -> Profiles:
     """Read and validate a stand-in profiles file (default: the built-in one). Raises WireError with one line."""
-    path = path or DEFAULT_PROFILES
+    path = profiles_file(path)
     try:
         data = path.read_bytes()
         raw = tomllib.loads(data.decode("utf-8"))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 # what decides the answer; provider preferences, streaming and metadata do not
 _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice",
@@ -22,10 +24,8 @@ _PARAMETERS = {
     **{k: k for k in ("reasoning", "logprobs", "top_logprobs", "response_format", "logit_bias", "frequency_penalty")},
     "max_completion_tokens": "max_tokens",
 }
-# switches that only engines know (openrouter-contract 3.4)
-_FLAGS = (
-    "return_token_ids", "return_prompt_token_ids", "return_meta_info", "return_input_ids_in_sglext", "return_output_ids_in_sglext",
-)  # fmt: skip
+# MODEL:VARIANT (openrouter-contract 1.2 c)
+_VARIANTS = {"floor": "price", "nitro": "throughput", "exacto": "exacto"}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -51,12 +51,24 @@ class ChatRequest:
     parameters: frozenset[str]
     logprobs: bool
     top_logprobs: int
-    flags: frozenset[str]
     hash: str
+    session_id: str = ""
+    models: tuple[str, ...] = ()
 
     @property
-    def return_token_ids(self) -> bool:
-        return "return_token_ids" in self.flags
+    def sort(self) -> str | None:
+        """`provider.sort`, or what the model's variant stands for."""
+        value = self.provider.get("sort")
+        by = value.get("by") if isinstance(value, dict) else value
+        return by if isinstance(by, str) else _VARIANTS.get(self.model.partition(":")[2])
+
+    @property
+    def last_text(self) -> str:
+        """What the last message says."""
+        content = self.messages[-1].get("content")
+        if isinstance(content, list):
+            return "".join(str(part.get("text", "")) for part in content)
+        return content or ""
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -70,10 +82,7 @@ class ChatRequest:
 
 def read_request(body: bytes) -> ChatRequest:
     """Raises BadRequest. Unknown fields are tolerated, as OpenRouter does."""
-    try:
-        raw = json.loads(body)
-    except ValueError:
-        raise BadRequest("Invalid JSON in request body") from None
+    raw = _parsed(body)
     if not isinstance(raw, dict):
         raise BadRequest("Request body must be a JSON object")
     messages = _messages(raw.get("messages"))
@@ -86,7 +95,7 @@ def read_request(body: bytes) -> ChatRequest:
     assert isinstance(reasoning, dict)
     thinking = _thinking(raw, reasoning)
     counted = {k: raw[k] for k in _SAMPLING if raw.get(k) is not None}
-    canonical = json.dumps([messages, tools, counted, thinking], sort_keys=True, separators=(",", ":"))
+    canonical = _canonical([messages, tools, counted, thinking])
     return ChatRequest(
         model=str(raw.get("model") or ""),
         messages=messages,
@@ -102,9 +111,36 @@ def read_request(body: bytes) -> ChatRequest:
         parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
         logprobs=raw.get("logprobs") is True,
         top_logprobs=_count(raw, "top_logprobs", 20),
-        flags=_flags(raw),
-        hash=hashlib.sha256(canonical.encode()).hexdigest()[:32],
+        hash=hashlib.sha256(canonical).hexdigest()[:32],
+        session_id=str(raw.get("session_id") or ""),
+        models=_models(raw),
     )
+
+
+def _models(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """What may answer, in order of preference: `model`, then `models` (openrouter-contract 1.1)."""
+    more = raw.get("models") or []
+    if not isinstance(more, list) or not all(isinstance(name, str) for name in more):
+        raise BadRequest("models: expected an array of model IDs")
+    return tuple(dict.fromkeys([*([str(raw["model"])] if raw.get("model") else []), *more]))
+
+
+def _parsed(body: bytes) -> Any:
+    """orjson for speed; the standard library for what it refuses (lone surrogates, NaN, huge integers)."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise BadRequest("Invalid JSON in request body") from None
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
@@ -115,12 +151,6 @@ def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= top:
         raise BadRequest(f"{field}: expected a number from 0 to {top:g}")
     return float(value)
-
-
-def _flags(raw: Mapping[str, Any]) -> frozenset[str]:
-    options = raw.get("stream_options")
-    usage = {"include_usage"} if isinstance(options, dict) and options.get("include_usage") is True else set()
-    return frozenset({name for name in _FLAGS if raw.get(name) is True} | usage)
 
 
 def _count(raw: Mapping[str, Any], field: str, top: int) -> int:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.request import ChatRequest
+from eagle3_assets.standin.schema.faults import drawn
 from eagle3_assets.standin.schema.provider import Provider
+from eagle3_assets.standin.traffic import STATUS, Traffic
 
+_FALLS_THROUGH = frozenset({"429", "500", "502", "503", "529"})  # of a provider: the next endpoint is tried (rule e)
 # a name in provider.quantizations covers its micro-scaled kinds (openrouter-contract 1.2)
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 
@@ -24,6 +28,23 @@ class NoEndpoint(Exception):
     def __init__(self, constraint: str, detail: str, excluded: Sequence[str]) -> None:
         super().__init__(f"No endpoints found that satisfy {constraint}: {detail}")
         self.constraint, self.detail, self.excluded = constraint, detail, tuple(excluded)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An endpoint that refused before the first byte. `hint_s`: simulated seconds it asks to wait, None without a hint."""
+
+    name: str
+    status: int
+    hint_s: float | None = None
+
+
+class AllBusy(Exception):
+    """Every endpoint refused: HTTP 429, or 503 when that is what the last one said."""
+
+    def __init__(self, tried: Sequence[Tried]) -> None:
+        super().__init__("no endpoint has room")
+        self.tried = tuple(tried)
 
 
 def _named(provider: Provider, names: Any) -> bool:
@@ -63,6 +84,8 @@ def _filters(request: ChatRequest) -> list[tuple[str, Any, Callable[[Provider], 
         out.append(("provider.max_price.completion", str(top_completion), lambda p: p.price_completion <= top_completion))
     if wanted.get("data_collection") == "deny":
         out.append(("provider.data_collection", "deny", lambda p: not p.may_collect_data))
+    if wanted.get("zdr"):
+        out.append(("provider.zdr", True, lambda p: p.zdr))
     if wanted.get("require_parameters"):
         asked = sorted(request.parameters)
         out.append(("provider.require_parameters", asked, lambda p: request.parameters <= set(p.declared_parameters)))
@@ -73,10 +96,13 @@ def _filters(request: ChatRequest) -> list[tuple[str, Any, Callable[[Provider], 
     return out
 
 
-def route(request: ChatRequest, providers: Sequence[Provider], *, seed: str, attempt: int) -> list[Provider]:
+def route(
+    request: ChatRequest, providers: Sequence[Provider], *, seed: str, attempt: int, traffic: Traffic | None = None
+) -> list[Provider]:
     """Endpoints to try, first to last (never empty). Raises NoEndpoint.
 
-    `order` and `sort` switch load balancing off; without them endpoints in good state come first, weighted by 1/price^2.
+    `order` and `sort` switch load balancing off. Without them endpoints in good state and without a recent outage come first, for a
+    request with tools the better callers of tools before the others, then by weight 1/price^2 (rules a to d).
     """
     left = list(providers)
     for field, value, fits in _filters(request):
@@ -84,32 +110,54 @@ def route(request: ChatRequest, providers: Sequence[Provider], *, seed: str, att
         if not kept:
             raise NoEndpoint(field, str(value), [p.name for p in providers])
         left = kept
-    sort = request.provider.get("sort")
-    by = sort.get("by") if isinstance(sort, dict) else sort
+    if request.tools:  # a soft filter, whether parameters are required or not
+        left = [p for p in left if "tools" in p.declared_parameters] or left
+    # a conversation with a session id stays where it is
+    key = (request.session_id, 0) if request.session_id else (request.hash, attempt)
+
+    def balanced(p: Provider) -> tuple[bool, float, float]:
+        bad = p.status < 0 or (traffic is not None and traffic.recent_outage(p))
+        weight = 1.0 / max(float(p.price_prompt + p.price_completion), 1e-6) ** 2
+        # exponential race: the smallest of Exp(weight) draws is a weighted choice, the rest an order of fallbacks
+        return bad, -p.tool_quality if request.tools else 0.0, -math.log1p(-chance.unit(seed, *key, "route", p.tag)) / weight
+
     keys: dict[str, Callable[[Provider], Any]] = {
         "price": lambda p: (p.price_prompt + p.price_completion, p.tag),
         "throughput": lambda p: (-p.latency.tokens_per_s, p.tag),
         "latency": lambda p: (p.latency.ttft_median_s, p.tag),
+        "exacto": lambda p: (-p.tool_quality, p.tag),
     }
-
-    def balanced(p: Provider) -> tuple[bool, float]:
-        weight = 1.0 / max(float(p.price_prompt + p.price_completion), 1e-6) ** 2
-        # exponential race: the smallest of Exp(weight) draws is a weighted choice, the rest an order of fallbacks
-        return p.status < 0, -math.log1p(-chance.unit(seed, request.hash, attempt, "route", p.tag)) / weight
-
-    left.sort(key=keys.get(by or "", balanced))
+    left.sort(key=keys.get(request.sort or "", balanced))
     order = request.provider.get("order")
     if order:
         left.sort(key=lambda p: _position(p, order))
     return left[:1] if request.provider.get("allow_fallbacks") is False and not order else left
 
 
-def pass_on(endpoints: Sequence[Provider], *, seed: str, request_hash: str, attempt: int) -> tuple[Provider, list[Provider]]:
-    """The endpoint that serves and those that shed the request before it: refusals before the first byte, invisible to the client
-    (rule (e)). The last one never sheds; what a client sees is in `[server.faults]`."""
-    refused: list[Provider] = []
-    for provider in endpoints[:-1]:
-        if chance.unit(seed, request_hash, attempt, "shed", provider.tag) >= provider.shed_rate:
-            return provider, refused
-        refused.append(provider)
-    return endpoints[-1], refused
+def pass_on(
+    endpoints: Sequence[Provider], *, seed: str, request_hash: str, attempt: int, traffic: Traffic | None = None
+) -> tuple[Provider, tuple[Tried, ...]]:
+    """The endpoint that serves and those that refused before it: refusals before the first byte, invisible to the client (rule e).
+    Raises AllBusy.
+
+    The last one never sheds and never fails by `[provider.faults]` here (what it fails with, the client sees); but it may be full.
+    """
+    tried: list[Tried] = []
+    for k, provider in enumerate(endpoints):
+        if k < len(endpoints) - 1 and (status := _turned_away(provider, seed, request_hash, attempt)):
+            tried.append(Tried(provider.name, status))
+        elif traffic is not None and (why := traffic.refuses(provider)):
+            tried.append(Tried(provider.name, STATUS[why], traffic.hint_s(provider, why)))
+        else:
+            return provider, tuple(tried)
+    raise AllBusy(tried)
+
+
+def _turned_away(provider: Provider, seed: str, request_hash: str, attempt: int) -> int | None:
+    """Status with which a busy or broken endpoint refuses."""
+    if chance.unit(seed, request_hash, attempt, "shed", provider.tag) < provider.shed_rate:
+        return 429
+    if not provider.faults:
+        return None
+    fault = drawn([provider.faults], chance.unit(seed, request_hash, attempt, "fault", provider.tag))
+    return int(fault) if fault in _FALLS_THROUGH else None

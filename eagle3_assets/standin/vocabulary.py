@@ -10,8 +10,10 @@ call_end)+ section_end] <|im_end|>`; with thinking the `<think>` stands in the p
 from __future__ import annotations
 
 import codecs
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tiktoken
 
@@ -28,6 +30,22 @@ _VISIBLE_MARKERS = frozenset(
         "<|tool_call_end|>",
     }
 )
+
+
+class _Pieces(dict[int, str | None]):
+    """Id -> its text where that is whole by itself, None where its bytes are a part of a character. Filled as ids are met."""
+
+    def __init__(self, encoding: tiktoken.Encoding, hidden: frozenset[int]) -> None:
+        super().__init__()
+        self._encoding, self._hidden = encoding, hidden
+
+    def __missing__(self, i: int) -> str | None:
+        try:
+            text = "" if i in self._hidden else self._encoding.decode_single_token_bytes(i).decode()
+        except UnicodeDecodeError:
+            text = None
+        self[i] = text
+        return text
 
 
 @dataclass(frozen=True)
@@ -69,18 +87,58 @@ class Vocabulary:
     def encode_prompt(self, text: str) -> Ids:
         """Ids of a rendered prompt: one string with markers, encoded with specials on, as Kimi's own tokenizer code does
         (tokenizers.md section 2: a marker in a user's text becomes a control token there)."""
-        return tuple(self.encoding.encode(text, allowed_special="all"))
+        # only the markers that occur: handing all of them over costs more than encoding a short prompt
+        named, reserved = self._markers
+        allowed = {name for name in (*named, *(reserved if "reserved" in text else ())) if name in text}
+        return tuple(self.encoding.encode(text, allowed_special=allowed, disallowed_special=()))
+
+    @cached_property
+    def _markers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Special tokens with a name of their own, and the many `reserved_token` ones."""
+        names = sorted(self.encoding.special_tokens_set)
+        return tuple(n for n in names if "reserved" not in n), tuple(n for n in names if "reserved" in n)
+
+    @cached_property
+    def _kept(self) -> dict[int, tuple[Ids, tuple[str, ...]]]:
+        """id() of a tuple of ids -> that tuple (held, so that no other gets its id()) and its pieces."""
+        return {}
+
+    def keep(self, *runs: Ids) -> None:
+        """Remember the pieces of these very tuples: they will be asked for again."""
+        for ids in runs:
+            self._kept[id(ids)] = ids, self.pieces(ids)
+
+    def forget(self) -> None:
+        self._kept.clear()
+
+    @cached_property
+    def _alone(self) -> _Pieces:
+        return _Pieces(self.encoding, self.hidden)
 
     def pieces(self, ids: Iterable[int]) -> tuple[str, ...]:
         """One text piece per id, as an incremental detokenizer streams them: bytes of an unfinished character are held back
         until it is whole; what never becomes one is U+FFFD. The last piece takes what is left. A named special token that a model
         samples where none belongs has no text (`skip_special_tokens`, every server's default)."""
+        kept = self._kept.get(id(ids))
+        if kept is not None and kept[0] is ids:
+            return kept[1]
+        ids = tuple(ids)
+        out = list(map(self._alone.__getitem__, ids))
+        at = 0
+        with contextlib.suppress(ValueError):  # until there is no gap left
+            while True:
+                at = self._join(ids, out, out.index(None, at))
+        return tuple(out)  # type: ignore[arg-type]
+
+    def _join(self, ids: Ids, out: list[str | None], at: int) -> int:
+        """Fill in the pieces from `at` on until no byte is held back; the place behind them."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        out = [decoder.decode(b"" if i in self.hidden else self.encoding.decode_single_token_bytes(i)) for i in ids]
-        rest = decoder.decode(b"", final=True)
-        if rest and out:
-            out[-1] += rest
-        return tuple(out)
+        for k in range(at, len(ids)):
+            out[k] = decoder.decode(b"" if ids[k] in self.hidden else self.encoding.decode_single_token_bytes(ids[k]))
+            if not decoder.getstate()[0]:
+                return k + 1
+        out[-1] = (out[-1] or "") + decoder.decode(b"", final=True)
+        return len(ids)
 
     def text(self, ids: Iterable[int]) -> str:
         return "".join(self.pieces(ids))
@@ -121,31 +179,34 @@ class Parts:
 
 def take_apart(ids: Sequence[int], thinking: bool, vocabulary: Vocabulary) -> Parts:
     """`ids` of a completion; `thinking` says whether `<think>` is open in the prompt."""
-    v = vocabulary
+    v, ids = vocabulary, tuple(ids)
     ended = bool(ids) and ids[-1] == v.im_end
-    body = list(ids[:-1] if ended else ids)
-    reasoning: Ids = ()
-    closed = False
-    if thinking:
-        edge = next((k for k, i in enumerate(body) if i in (v.close_think, v.section_begin)), len(body))
-        reasoning = tuple(body[:edge])
-        closed = edge < len(body) and body[edge] == v.close_think
-        body = body[edge + closed :]
-    edge = body.index(v.section_begin) if v.section_begin in body else len(body)
-    calls, stray = _calls(body[edge + 1 :], v, len(reasoning) + closed + edge + 1)
-    return Parts(reasoning, closed, tuple(body[:edge]), edge < len(body), calls, stray, ended)
+    last = len(ids) - ended
+    close, section = _find(ids, v.close_think, last), _find(ids, v.section_begin, last)
+    closed = thinking and close < min(section, last)
+    edge = min(close, section) if thinking else 0
+    start = edge + closed
+    calls, stray = _calls(ids[section + 1 : last], v, section + 1)
+    return Parts(ids[:edge], closed, ids[start:section], section < last, calls, stray, ended)
 
 
-def _calls(ids: list[int], v: Vocabulary, offset: int) -> tuple[tuple[CallIds, ...], Ids]:
+def _find(ids: Ids, wanted: int, last: int) -> int:
+    """The first place of `wanted` before `last`, else `last`."""
+    try:
+        return ids.index(wanted, 0, last)
+    except ValueError:
+        return last
+
+
+def _calls(ids: Ids, v: Vocabulary, offset: int) -> tuple[tuple[CallIds, ...], Ids]:
     calls: list[CallIds] = []
     stray: list[int] = []
     at = 0
     while at < len(ids):
-        if ids[at] == v.call_begin and v.call_end in ids[at:]:
-            end = ids.index(v.call_end, at)
-            if v.argument_begin in ids[at:end]:
-                middle = ids.index(v.argument_begin, at)
-                calls.append(CallIds(tuple(ids[at + 1 : middle]), tuple(ids[middle + 1 : end]), offset + at))
+        if ids[at] == v.call_begin and (end := _find(ids[at:], v.call_end, len(ids) - at) + at) < len(ids):
+            middle = _find(ids[at:end], v.argument_begin, end - at) + at
+            if middle < end:
+                calls.append(CallIds(ids[at + 1 : middle], ids[middle + 1 : end], offset + at))
                 at = end + 1
                 continue
         if ids[at] != v.section_end:

@@ -1,29 +1,35 @@
 """Bodies as OpenRouter writes them: keys, order, nulls, whitespace, SSE framing.
 
 Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions, engines
-(`engine_wire`), the events of a stream (`wire_stream`).
+(`vllm_wire`, `sglang_wire`), the events of a stream (`wire_stream`), account and catalogue (`records`).
+Where the models of the official packages and recorded traffic differ, this follows the traffic: `provider`, `native_finish_reason`,
+`tool_calls[].index` and `completion_tokens_details.image_tokens` stand on the wire and in no package.
 """
 
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.generation import Generation, usd
 from eagle3_assets.standin.logprobs import content_of
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.provider import Provider
 
 KEEP_ALIVE = b"\n         \n"  # recorded: LF, nine spaces, LF, repeated before the JSON
 SSE_COMMENT = b": OPENROUTER PROCESSING\n\n"
 SSE_DONE = b"data: [DONE]\n\n"
+USER_ID = f"user_{chance.alnum(27, 'stand-in account')}"
 
 
 def to_bytes(value: Any) -> bytes:
     """Compact JSON, non-ASCII as it is (recorded)."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # lone surrogates, which a client may send and an error may quote
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def sse(value: Any) -> bytes:
@@ -70,6 +76,11 @@ def _message(generation: Generation) -> dict[str, Any]:
 
 def completion_body(generation: Generation) -> bytes:
     """The JSON of a non-streamed answer (without the keep-alive whitespace in front)."""
+    return to_bytes(completion(generation))
+
+
+def completion(generation: Generation) -> dict[str, Any]:
+    """A non-streamed answer."""
     finish = generation.bent.finish_reason
     choice = {
         "index": 0,
@@ -78,162 +89,55 @@ def completion_body(generation: Generation) -> bytes:
         "native_finish_reason": finish,
         "message": _message(generation),
     }
-    return to_bytes(
-        {
-            "id": generation.id,
-            "object": "chat.completion",
-            "created": generation.created,
-            "model": generation.model,
-            "provider": generation.provider,
-            "system_fingerprint": None,
-            "choices": [choice],
-            "usage": usage_of(generation),
-        }
-    )
-
-
-# ------------------------------------------------------------------------------------------------ account and catalogue
-def generation_record(account: dict[str, Any]) -> dict[str, Any]:
-    """`data` of GET /generation (openrouter-contract 1.6)."""
-    get = account.get
-    cost = usd(account["cost_pico"])
     return {
-        "id": account["generation_id"],
-        "upstream_id": None,
-        "model": get("model"),
-        "provider_name": get("provider"),
-        "created_at": get("created"),
-        "api_type": "completions",
-        "streamed": get("streamed"),
-        "cancelled": False,
-        "finish_reason": get("finish_reason"),
-        "native_finish_reason": get("finish_reason"),
-        "tokens_prompt": get("prompt_tokens"),
-        "tokens_completion": get("completion_tokens"),
-        "native_tokens_prompt": get("prompt_tokens"),
-        "native_tokens_completion": get("completion_tokens"),
-        "native_tokens_reasoning": get("reasoning_tokens"),
-        "native_tokens_cached": 0,
-        "total_cost": cost,
-        "usage": cost,
-        "upstream_inference_cost": 0,
-        "cache_discount": None,
-        "latency": round(1000 * get("ttft_s", 0.0)),
-        "generation_time": round(1000 * (get("duration_s", 0.0) - get("ttft_s", 0.0))),
-        "moderation_latency": None,
+        "id": generation.id,
+        "object": "chat.completion",
+        "created": generation.created,
+        "model": generation.model,
+        "provider": generation.provider,
+        "system_fingerprint": None,
+        "choices": [choice],
+        "usage": usage_of(generation),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ openrouter_metadata
+def wants_metadata(headers: Mapping[str, str]) -> bool:
+    """The opt-in, or its first name; every other value is `disabled` (openrouter-contract 1)."""
+    given = headers.get("X-OpenRouter-Metadata") or headers.get("X-OpenRouter-Experimental-Metadata")
+    return given is not None and given.strip().lower() == "enabled"
+
+
+def router_metadata(generation: Generation, endpoints: Sequence[str], total: int, *, cached: bool = False) -> dict[str, Any]:
+    """`openrouter_metadata` of an answer. `endpoints`: names of those that could have served it, `total`: of the model.
+
+    An answer out of the response cache (`cached`) was sent nowhere: no attempts, no time.
+    """
+    model = generation.model
+    names = dict.fromkeys([*endpoints, generation.provider])
+    metadata: dict[str, Any] = {
+        "requested": generation.request.model,
+        "strategy": "direct",
+        "region": None,
+        "summary": f"available={len(names)}, selected={generation.provider}",
+        "attempt": 1 if cached else len(generation.tried) + 1,
         "is_byok": False,
-        "provider_responses": [
-            *({"provider_name": name, "status": 429} for name in get("refused", ())),
-            {"provider_name": get("provider"), "status": 200},
-        ],
-    }
-
-
-def key_record(spent_pico: int, label: str) -> dict[str, Any]:
-    """`data` of GET /key: a key without a limit of its own."""
-    spent = usd(spent_pico)
-    return {
-        "label": label,
-        "limit": None,
-        "limit_remaining": None,
-        "limit_reset": None,
-        "usage": spent,
-        "usage_daily": spent,
-        "usage_weekly": spent,
-        "usage_monthly": spent,
-        "byok_usage": 0,
-        "include_byok_in_limit": False,
-        "is_free_tier": False,
-        "is_management_key": False,
-        "is_provisioning_key": False,
-        "rate_limit": {"requests": -1, "interval": "10s", "note": "This field is deprecated and safe to ignore."},
-    }
-
-
-def _per_token(price_per_million: Decimal) -> str:
-    """Decimal string in USD per token, as /endpoints writes it."""
-    text = f"{price_per_million / 10**6:f}"
-    return text.rstrip("0").rstrip(".") or "0" if "." in text else text
-
-
-def _architecture() -> dict[str, Any]:
-    return {
-        "tokenizer": "Other",
-        "instruct_type": None,
-        "modality": "text->text",
-        "input_modalities": ["text"],
-        "output_modalities": ["text"],
-    }
-
-
-def _pricing(provider: Provider) -> dict[str, Any]:
-    zero = dict.fromkeys(("request", "image", "input_cache_read", "input_cache_write", "internal_reasoning"), "0")
-    return {
-        "prompt": _per_token(provider.price_prompt),
-        "completion": _per_token(provider.price_completion),
-        **zero,
-        "discount": 0,
-    }
-
-
-def _endpoint(provider: Provider, profiles: Profiles) -> dict[str, Any]:
-    law = provider.latency
-    return {
-        "name": f"{provider.name} | {profiles.model.dated_slug}",
-        "provider_name": provider.name,
-        "tag": provider.tag,
-        "model_id": profiles.model.slug,
-        "model_name": profiles.model.name,
-        "context_length": profiles.model.context_length,
-        "max_completion_tokens": provider.max_completion_tokens,
-        "max_prompt_tokens": None,
-        "quantization": provider.quantization,
-        "pricing": _pricing(provider),
-        "status": provider.status,
-        "supported_parameters": list(provider.declared_parameters),
-        "supports_tool_choice": {"literal_none": True, "literal_auto": True, "literal_required": True, "type_function": True},
-        "supports_implicit_caching": False,
-        "uptime_last_5m": provider.uptime,
-        "uptime_last_30m": provider.uptime,
-        "uptime_last_1d": provider.uptime,
-        "latency_last_30m": dict.fromkeys(("p50", "p75", "p90", "p99"), law.ttft_median_s),
-        "throughput_last_30m": dict.fromkeys(("p50", "p75", "p90", "p99"), law.tokens_per_s),
-    }
-
-
-def endpoints_record(profiles: Profiles) -> dict[str, Any]:
-    """`data` of GET /models/{author}/{slug}/endpoints."""
-    return {
-        "id": profiles.model.slug,
-        "name": profiles.model.name,
-        "created": profiles.model.created,
-        "description": "Served by the embedded stand-in.",
-        "architecture": _architecture(),
-        "endpoints": [_endpoint(p, profiles) for p in profiles.provider],
-    }
-
-
-def model_record(profiles: Profiles) -> dict[str, Any]:
-    """One entry of GET /models; the headline price is the cheapest endpoint's."""
-    cheapest = min(profiles.provider, key=lambda p: p.price_completion)
-    return {
-        "id": profiles.model.slug,
-        "canonical_slug": profiles.model.dated_slug,
-        "name": profiles.model.name,
-        "created": profiles.model.created,
-        "description": "Served by the embedded stand-in.",
-        "context_length": profiles.model.context_length,
-        "architecture": _architecture(),
-        "pricing": _pricing(cheapest),
-        "top_provider": {
-            "context_length": profiles.model.context_length,
-            "max_completion_tokens": cheapest.max_completion_tokens,
-            "is_moderated": False,
+        "endpoints": {
+            "total": total,
+            "available": [{"provider": name, "model": model, "selected": name == generation.provider} for name in names],
         },
-        "per_request_limits": None,
-        "supported_parameters": sorted({name for p in profiles.provider for name in p.declared_parameters}),
-        "default_parameters": {},
     }
+    if not cached:
+        attempts = [*generation.tried, (generation.provider, 200)]
+        metadata["attempts"] = [{"provider": name, "model": model, "status": status} for name, status in attempts]
+        metadata["generation_time"] = round(1000 * generation.duration_s)
+    return metadata
+
+
+def with_metadata(wire: bytes, metadata: Mapping[str, Any]) -> bytes:
+    """A body, or an SSE event, with the metadata as its last key."""
+    end = wire.rindex(b"}")
+    return wire[:end] + b',"openrouter_metadata":' + to_bytes(metadata) + wire[end:]
 
 
 # ------------------------------------------------------------------------------------------------ errors
@@ -242,7 +146,7 @@ def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = Non
     error: dict[str, Any] = {"message": message, "code": code}
     if metadata is not None:
         error["metadata"] = metadata
-    return {"error": {**error, **more}, "user_id": f"user_{chance.alnum(27, 'stand-in account')}"}
+    return {"error": {**error, **more}, "user_id": USER_ID}
 
 
 def unknown_caller(message: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A streamed answer as OpenRouter writes it: deltas by the provider's own granularity, then the finish, then the usage.
 
-Belongs here: SSE events of one generation. Does not belong here: whole bodies and every other shape (`wire`), when they are sent.
+Belongs here: SSE events of one generation. Does not belong here: whole bodies and every other shape (`wire`), when they are sent, how
+a run of ids is cut (`bend_deltas`).
 """
 
 from __future__ import annotations
@@ -8,31 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from eagle3_assets.standin.bend import Bent
 from eagle3_assets.standin.generation import Generation
 from eagle3_assets.standin.logprobs import content_of
 from eagle3_assets.standin.wire import details, sse, usage_of
 
 
-def _batches(pieces: Sequence[str], size: int, start: int) -> Iterator[tuple[str, int]]:
+def _batches(bent: Bent, run: str, pieces: Sequence[str], start: int) -> Iterator[tuple[str, int]]:
     """(text, sampled ids up to its end) of each delta; `start` sampled ids stand before the first piece."""
-    for at in range(0, len(pieces), size):
-        if text := "".join(pieces[at : at + size]):
-            yield text, start + min(at + size, len(pieces))
+    for begin, end in bent.deltas.spans(run, len(pieces)):
+        if text := "".join(pieces[begin:end]):
+            yield text, start + end
 
 
 def _deltas(generation: Generation) -> Iterator[tuple[dict[str, Any], int]]:
     """(delta, how many of the sampled ids have been told when it is)."""
-    bent, parts, size = generation.bent, generation.parts, generation.tokens_per_delta
+    bent = generation.bent
     role = {"role": "assistant"}
     if generation.request.show_reasoning:
-        for text, told in _batches(bent.reasoning, size, 0):
+        for text, told in _batches(bent, "reasoning", bent.reasoning, 0):
             yield {"content": "", **role, "reasoning": text, "reasoning_details": details(text)}, told
-    for text, told in _batches(bent.content, size, parts.content_at):
+    for text, told in _batches(bent, "content", bent.content, bent.content_at):
         yield {"content": text, **role}, told
-    for k, (call, true) in enumerate(zip(bent.calls, parts.calls, strict=True)):
+    if bent.no_content and not any(bent.content):
+        yield {"content": bent.no_content, **role}, bent.content_at + len(bent.content)
+    for k, call in enumerate(bent.calls):
         opening = {"index": k, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield {"content": None, **role, "tool_calls": [opening]}, true.arguments_at
-        for text, told in _batches(call.arguments, size, true.arguments_at):
+        yield {"content": None, **role, "tool_calls": [opening]}, call.arguments_at
+        for text, told in _batches(bent, f"arguments:{k}", call.arguments, call.arguments_at):
             yield {"content": None, **role, "tool_calls": [{"index": k, "function": {"arguments": text}}]}, told
 
 
@@ -58,7 +62,7 @@ def stream_chunks(generation: Generation) -> Iterator[bytes]:
     told = 0
     for delta, up_to in _deltas(generation):
         yield sse(chunk(delta, None, told, up_to))
-        told = up_to
+        told = max(told, up_to)
     finish = generation.bent.finish_reason
     yield sse(chunk({"content": "", "role": "assistant", "reasoning": None}, finish, told, ids))
     yield sse({**chunk({"content": "", "role": "assistant"}, finish, ids, ids), "usage": usage_of(generation)})

@@ -277,7 +277,7 @@ def test_ctrl_c_is_exit_130_and_the_next_run_resumes(place: Place) -> None:
 
 def test_one_incomplete_shard_fails_the_run_and_the_others_stay_recorded(place: Place) -> None:
     """A prompt whose only attempt meets a provider that is down: its shard stays incomplete."""
-    campaign = _with_profiles(small_campaign(place.folder, "holes", attempts="1"), rate_502="0.15")
+    campaign = _with_profiles(small_campaign(place.folder, "holes", attempts="1"), rates="{ 502 = 0.15 }")
     env = {"EAGLE3_CAMPAIGN": str(campaign)}
     done = place.run("eagle3", "run", "--until", "answers", **env)
     line = _one_line(done, 1)

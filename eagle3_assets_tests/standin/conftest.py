@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from aiohttp import web
 from eagle3_assets.standin.generation import Generator
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.profiles import Profiles, load_profiles
-from eagle3_assets.standin.schema.server import Faults
+from eagle3_assets.standin.schema.faults import Faults
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.source import Bank
 from eagle3_assets.standin.vocabulary import Vocabulary
@@ -188,3 +190,28 @@ def kimi(kimi_files: Path) -> Vocabulary:
     named = {number: name for name, number in facts["named_tokens"].items()}
     special = {named.get(k, facts["reserved_name"].format(id=k)): k for k in range(facts["n_base"], facts["n_vocab"])}
     return Vocabulary.of(tiktoken.Encoding("kimi", pat_str=facts["pat_str"], mergeable_ranks=ranks, special_tokens=special))
+
+
+@contextlib.contextmanager
+def served(standin: Standin) -> Iterator[str]:
+    """The origin of `standin`, served by a loop in a thread: for clients that block."""
+    loop = asyncio.new_event_loop()
+
+    async def start() -> tuple[web.AppRunner, int]:
+        runner = web.AppRunner(standin.application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner, runner.addresses[0][1]
+
+    thread = threading.Thread(target=loop.run_forever, name="stand-in")
+    thread.start()
+    try:
+        runner, port = asyncio.run_coroutine_threadsafe(start(), loop).result()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

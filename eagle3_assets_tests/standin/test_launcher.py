@@ -167,11 +167,11 @@ def test_serve_prints_where_it_listens_and_ends_on_ctrl_c_with_its_files_kept(fo
         text=True,
     )
     assert server.stdout is not None
-    shown = [server.stdout.readline() for _ in range(5)]
+    shown = [server.stdout.readline() for _ in range(6)]
     address = running(folder)
     assert address is not None
     text = "".join(shown)
-    assert address.base_url in text and address.api_key in text and "curl" in text
+    assert address.base_url in text and address.api_key in text and "/sglang/generate" in text and "curl" in text
     assert call(address, "/models")["data"][0]["id"] == "eagle3/kimi-mini"
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=20) == 0

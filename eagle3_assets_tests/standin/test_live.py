@@ -23,7 +23,7 @@ from eagle3_assets.standin.launcher import Address, ensure_running, stop
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.live import Live
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Profiles, load_profiles
-from eagle3_assets.standin.schema.server import Faults
+from eagle3_assets.standin.schema.faults import Faults
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, TOOL, TRUTH_TOKEN, Client, chat, connected, only, settings
@@ -211,7 +211,9 @@ def test_while_the_model_samples_the_server_serves_and_keeps_the_connection_aliv
 def test_a_client_that_leaves_while_the_model_samples_is_billed_in_full_once(
     stream: bool, make_live: MakeLive, hold: Hold
 ) -> None:
-    standin = make_live()
+    profiles = settings()
+    stubborn = tuple(provider.model_copy(update={"cancels_streams": False}) for provider in profiles.provider)
+    standin = make_live(profiles.model_copy(update={"provider": stubborn}))
     settle = standin.ledger.settle
 
     async def run() -> None:
@@ -282,7 +284,7 @@ def test_a_model_that_ends_before_its_answer_is_an_error_in_the_200_and_not_bill
 
 
 def test_faults_and_bending_go_with_a_live_model_too(make_live: MakeLive, vocabulary: Vocabulary) -> None:
-    faults = Faults(rate_429=0.1, rate_reset=0.1, rate_truncated=0.1, rate_error_in_200=0.1)
+    faults = Faults(rates={"429": 0.1, "reset": 0.1, "truncated": 0.1, "error_in_200": 0.1})
     standin = make_live(settings(faults=faults))
 
     async def one(client: Any, k: int) -> float:
@@ -315,7 +317,7 @@ def test_a_special_token_that_a_model_samples_astray_has_no_text(vocabulary: Voc
 def live_profiles(tmp_path: Path) -> Path:
     path = tmp_path / "live.toml"
     text = DEFAULT_PROFILES.read_text().replace('kind = "bank"', 'kind = "live"\nslots = 1')
-    path.write_text(text.replace("rate_429 = 0.02", "rate_429 = 0.0").replace("rate_502 = 0.01", "rate_502 = 0.0"))
+    path.write_text(text.replace("rates = { 429 = 0.02, 502 = 0.01 }", ""))
     assert load_profiles(path).source.kind == "live" and load_profiles().source.kind == "bank"
     return path
 

@@ -8,7 +8,7 @@ import pytest
 
 from eagle3_assets.errors import WireError
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.schema.server import Faults
+from eagle3_assets.standin.schema.faults import Faults, drawn
 
 
 def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None:
@@ -25,12 +25,12 @@ def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None
     [
         ("shed_rate = 0.4", "shed_rat = 0.4", ["provider[1] (Injector).shed_rat", "unknown key", "shed_rate"]),
         (
-            "text = { strip = true, tool_ids",
-            "text = { stripp = true, tool_ids",
-            ["provider[2] (Stripper).text.stripp", "unknown key"],
+            "text = { strip_reasoning = \"both\"",
+            "text = { strip_reasonin = \"both\"",
+            ["provider[2] (Stripper).text.strip_reasonin", "unknown key"],
         ),
-        ("rate_429 = 0.02", "rate_429 = 2.0", ["server.faults.rate_429", "2.0", "less than or equal to 1"]),
-        ("rate_429 = 0.02", "rate_429 = 0.995", ["server.faults", "add up to 1.005"]),
+        ("429 = 0.02", "429 = 2.0", ["server.faults.rates.429", "2.0", "less than or equal to 1"]),
+        ("429 = 0.02", "429 = 0.995", ["server.faults", "add up to 1.005"]),
         ('tag = "stripper"', 'tag = "verbatim/int4"', ["'verbatim/int4'", "unique"]),
         ("price_prompt = 0.44", "price_prompt = 0.12345678", ["provider[1] (Injector).price_prompt", "six decimals"]),
         ('slug = "eagle3/kimi-mini"', "", ["model.slug", "missing"]),
@@ -55,5 +55,5 @@ def test_an_absent_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_draw_falls_on_a_fault_as_often_as_its_rate_says() -> None:
-    faults = Faults(rate_429=0.25, rate_502=0.25)
-    assert [faults.drawn(k / 8) for k in range(8)] == ["429", "429", "502", "502", None, None, None, None]
+    rates = Faults(rates={"429": 0.25, "502": 0.25}).rates
+    assert [drawn([rates], k / 8) for k in range(8)] == ["429", "429", "502", "502", None, None, None, None]

@@ -5,7 +5,8 @@ Belongs here: the strict table, bounded numbers. Does not belong here: any table
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +15,13 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Table(BaseModel):
-    """Unknown keys are refused; values do not change."""
+    """Unknown keys are refused; values do not change. What a table derives from its values once (`cached_property`) does not pass to a
+    changed copy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied

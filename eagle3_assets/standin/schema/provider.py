@@ -1,16 +1,28 @@
-"""`[[provider]]` and `[engine]`: how one server bends the text, the prompt and the bill, what it costs and how fast it is.
+"""`[[provider]]` and `[engine]`: what one server costs, how fast it is, how it bends, and how all that changes in mid-run.
 
-Belongs here: settings of a single server. Does not belong here: the bending (`bend`, `render`), routing.
+Belongs here: settings of a single server. Does not belong here: the tables of bending (`bending`), what is done with any of it.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
-from eagle3_assets.standin.schema.base import Rate, Table
+from eagle3_assets.standin.schema.base import Rate, Seconds, Table
+from eagle3_assets.standin.schema.bending import Billing, PromptBending, Text
+from eagle3_assets.standin.schema.faults import Rates, at_most_one
+
+__all__ = ["Billing", "Change", "Engine", "Latency", "LogprobEntries", "PromptBending", "Provider", "Text"]
+
+
+def _as_written(value: Any) -> Any:
+    return str(value) if isinstance(value, float) else value
+
+
+Price = Annotated[Decimal, BeforeValidator(_as_written, json_schema_input_type=float), Field(ge=0)]
 
 
 class Latency(Table):
@@ -19,35 +31,6 @@ class Latency(Table):
     ttft_median_s: float = Field(default=1.0, gt=0, description="time to first token, log-normal")
     ttft_sigma: float = Field(default=0.5, ge=0)
     tokens_per_s: float = Field(default=60.0, gt=0)
-
-
-class Text(Table):
-    """`[provider.text]`: ids -> text. Order of effects: decode, strip, inject."""
-
-    inject_reasoning_leading: bool = Field(default=False, description="one space after <think>")
-    inject_reasoning_trailing: bool = Field(default=False, description="one space before </think> or the tool section")
-    inject_content_leading: bool = Field(default=False, description="one space after </think>")
-    strip: bool = Field(default=False, description="both sides of reasoning and content, and of tool arguments")
-    tool_ids: Literal["native", "renumbered", "call_hex"] = Field(
-        default="native", description="as sampled; functions.NAME:N with N counted anew over the conversation; call_<24 hex>"
-    )
-    tokens_per_delta: int = Field(default=1, ge=1, description="ids in one streamed delta")
-
-
-class PromptBending(Table):
-    """`[provider.prompt]`: what the server makes of the request (prompt-side.md)."""
-
-    tools: Literal["typescript", "compact_json"] = Field(default="typescript", description="declaration in the tool_declare turn")
-    history_reasoning: Literal["kept", "dropped"] = Field(default="kept", description="replayed reasoning of an open tool loop")
-
-
-class Billing(Table):
-    """`[provider.billing]`: counts are taken from the ids, by these conventions."""
-
-    counts_end: bool = Field(default=True, description="completion_tokens counts <|im_end|>")
-    reasoning_tokens: Literal["with_close", "text", "estimate", "zero"] = Field(
-        default="with_close", description="R + 1, R, ceil(characters / 4) of the returned text, or 0"
-    )
 
 
 class LogprobEntries(Table):
@@ -64,20 +47,96 @@ class LogprobEntries(Table):
     )
 
 
+def _six_decimals(value: Decimal | None) -> Decimal | None:
+    if value is not None and value * 10**6 != int(value * 10**6):
+        raise ValueError(f"has more than six decimals ({value}); money is counted in whole picodollars a token")
+    return value
+
+
+class Change(Table):
+    """`[[provider.change]]`: from here on the endpoint is another one (an upgrade, a new price). Given keys override, tables key by key;
+    the changes of a provider come in the order of the file, each on top of those before it."""
+
+    after_answers: int | None = Field(default=None, ge=0, description="so many answers of this provider have begun")
+    at_s: Seconds | None = Field(
+        default=None, description="so many simulated seconds since the start; with both, both must be reached"
+    )
+    quantization: str | None = None
+    status: int = Field(default=0, le=0)
+    price_prompt: Price = Decimal(0)
+    price_completion: Price = Decimal(0)
+    max_completion_tokens: int = Field(default=65_536, ge=1)
+    silent_max_tokens: int | None = Field(default=None, ge=1)
+    uptime: float = Field(default=99.9, ge=0, le=100)
+    shed_rate: Rate = 0.0
+    capacity: int | None = Field(default=None, ge=1)
+    tool_quality: Rate = 1.0
+    logprobs: bool = False
+    logprob_entries: LogprobEntries = LogprobEntries()
+    latency: Latency = Latency()
+    text: Text = Text()
+    prompt: PromptBending = PromptBending()
+    billing: Billing = Billing()
+
+    _exact = field_validator("price_prompt", "price_completion")(_six_decimals)
+
+    @model_validator(mode="after")
+    def _timed(self) -> Change:
+        if self.after_answers is None and self.at_s is None:
+            raise ValueError("expected after_answers or at_s: when the change comes")
+        if not self.overrides:
+            raise ValueError("changes nothing; give the keys that change")
+        return self
+
+    def reached(self, answers: int, now_s: float) -> bool:
+        return (self.after_answers is None or answers >= self.after_answers) and (self.at_s is None or now_s >= self.at_s)
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The given keys, nested as in the file."""
+        given = self.model_dump(exclude_unset=True)
+        return {key: value for key, value in given.items() if key not in ("after_answers", "at_s")}
+
+
 class Provider(Table):
-    """`[[provider]]`: one endpoint. Prices in USD per million tokens."""
+    """`[[provider]]`: one endpoint. Prices in USD per million tokens; times in simulated seconds."""
 
     name: str = Field(description="display name, as in the response")
     tag: str = Field(pattern=r"^[a-z0-9-]+(/[a-z0-9.-]+)?$", description="slug or slug/variant")
     quantization: str | None = None
     status: int = Field(default=0, le=0, description="0 normal, lower is worse")
-    price_prompt: Decimal = Field(ge=0)
-    price_completion: Decimal = Field(ge=0)
+    price_prompt: Price
+    price_completion: Price
     max_completion_tokens: int = Field(default=65_536, ge=1)
+    silent_max_tokens: int | None = Field(
+        default=None, ge=1, description="answers are cut here whatever the endpoint promises and the request asks for"
+    )
     uptime: float = Field(default=99.9, ge=0, le=100, description="percent, for the endpoints listing")
     shed_rate: Rate = Field(
         default=0.0, description="share of requests this one refuses before the first byte while another endpoint is left"
     )
+    capacity: int | None = Field(default=None, ge=1, description="answers made at once, the others wait; unset = any number")
+    max_queue: int | None = Field(default=None, ge=0, description="requests that may wait, more are refused; unset = any number")
+    requests_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="refill of the token bucket that upstream 429s come from; unset = none",
+    )
+    burst: int = Field(default=1, ge=1, description="size of that bucket")
+    outages: tuple[tuple[Seconds, Seconds], ...] = Field(default=(), description="[from, to] since the start: refuses everything")
+    tool_quality: Rate = Field(
+        default=1.0,
+        description="share of well-formed calls; requests with tools are re-ordered by it (openrouter-contract 1.2 c)",
+    )
+    cancels_streams: bool = Field(
+        default=True, description="a stream that its client leaves stops billing (openrouter-contract 2.5)"
+    )
+    faults: Rates = Field(
+        default={},
+        description="fault -> share of this endpoint's requests; 429, 500, 502, 503, 529 fall through to the next endpoint, if there is one",
+    )
+    zdr: bool = Field(default=False, description="zero data retention: what a request with zdr = true asks for")
     may_collect_data: bool = Field(default=False, description='refused when the request says data_collection = "deny"')
     supported_parameters: tuple[str, ...] = (
         "max_tokens", "temperature", "top_p", "tools", "tool_choice", "reasoning", "include_reasoning", "seed", "stop",
@@ -90,18 +149,51 @@ class Provider(Table):
     text: Text = Text()
     prompt: PromptBending = PromptBending()
     billing: Billing = Billing()
+    change: tuple[Change, ...] = Field(default=(), description="what becomes of it in mid-run")
 
-    @field_validator("price_prompt", "price_completion", mode="before")
-    @classmethod
-    def _as_written(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, float) else value
+    _version: int = PrivateAttr(default=0)
+    _exact = field_validator("price_prompt", "price_completion")(_six_decimals)
+    _at_most_all = field_validator("faults")(at_most_one)
 
-    @field_validator("price_prompt", "price_completion")
+    @field_validator("outages")
     @classmethod
-    def _exact(cls, value: Decimal) -> Decimal:
-        if value * 10**6 != int(value * 10**6):
-            raise ValueError(f"has more than six decimals ({value}); money is counted in whole picodollars a token")
+    def _forward(cls, value: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        for begin, end in value:
+            if begin >= end:
+                raise ValueError(f"[{begin:g}, {end:g}]: expected [from, to] with from < to")
         return value
+
+    @model_validator(mode="after")
+    def _changes_fit(self) -> Provider:
+        _ = self._versions
+        return self
+
+    @property
+    def version(self) -> int:
+        """How many of its changes this one has behind it."""
+        return self._version
+
+    @cached_property
+    def _versions(self) -> tuple[Provider, ...]:
+        """Index = changes applied. Each is whole, and has no further changes of its own."""
+        out = [self]
+        keys = self.model_dump(exclude_unset=True, exclude={"change"})
+        for number, change in enumerate(self.change, 1):
+            keys = _joined(keys, change.overrides)
+            later = Provider.model_validate(keys)
+            later._version = number
+            out.append(later)
+        return tuple(out)
+
+    def at(self, answers: int, now_s: float) -> Provider:
+        """The endpoint as it is once `answers` of its answers have begun, `now_s` simulated seconds after the start. Changes are taken
+        in order, up to the first that is not reached."""
+        reached = 0
+        for change in self.change:
+            if not change.reached(answers, now_s):
+                break
+            reached += 1
+        return self._versions[reached] if reached else self
 
     @property
     def declared_parameters(self) -> tuple[str, ...]:
@@ -122,6 +214,14 @@ class Provider(Table):
     def completion_pico(self) -> int:
         """Picodollars per completion token."""
         return int(self.price_completion * 10**6)
+
+
+def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, tables key by key."""
+    out = dict(below)
+    for key, value in above.items():
+        out[key] = _joined(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
 
 
 class Engine(Table):

@@ -1,13 +1,16 @@
-"""`[model]` and `[server]`: what is sold, the account, the weather.
+"""`[model]` and `[server]`: what is sold, the account, the limits.
 
 Belongs here: settings that concern the gateway as a whole. Does not belong here: a single endpoint (`provider`), answers (`source`).
 """
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Literal
+
+from pydantic import Field
 
 from eagle3_assets.standin.schema.base import Rate, Seconds, Table
+from eagle3_assets.standin.schema.faults import Faults
 
 
 class Model(Table):
@@ -20,31 +23,44 @@ class Model(Table):
     context_length: int = Field(ge=1, description="tokens; a longer prompt is a 400")
 
 
-class Faults(Table):
-    """`[server.faults]`: shares of requests that fail, decided by (seed, request, attempt), so a retry is drawn anew."""
+class ForeignSpend(Table):
+    """One entry of `server.money.foreign`: somebody else spends on this account."""
 
-    rate_429: Rate = Field(default=0.0, description="capacity_exhausted, with Retry-After")
-    rate_500: Rate = Field(default=0.0, description="masked internal error")
-    rate_502: Rate = Field(default=0.0, description="provider unavailable")
-    rate_reset: Rate = Field(default=0.0, description="connection reset after headers and keep-alive; billed")
-    rate_truncated: Rate = Field(default=0.0, description="body cut in the middle; billed")
-    rate_error_in_200: Rate = Field(default=0.0, description="an error object in a 200 body; not billed")
+    at_s: Seconds = Field(description="simulated seconds since the server started")
+    usd: float = Field(ge=0)
 
-    @model_validator(mode="after")
-    def _at_most_all(self) -> Faults:
-        total = sum(self.model_dump().values())
-        if total > 1:
-            raise ValueError(f"the rates add up to {total:g}; expected at most 1")
-        return self
 
-    def drawn(self, chance: float) -> str | None:
-        """The fault that a draw in [0, 1) falls on: 429, 500, 502, reset, truncated, error_in_200; None for a good answer."""
-        edge = 0.0
-        for key, rate in self.model_dump().items():
-            edge += rate
-            if chance < edge:
-                return str(key).removeprefix("rate_")
-        return None
+class Money(Table):
+    """`[server.money]`: how the account shows and guards its balance (openrouter-contract 1.4, 2.4, 2.5)."""
+
+    credits_stale_s: Seconds = Field(default=0.0, description="/credits repeats its value for so many simulated seconds")
+    credits_nodes: int = Field(
+        default=1, ge=1, le=8, description="caches that answer in turn, each stale by its own phase: the value jumps, back too"
+    )
+    credits_need_management_key: bool = Field(
+        default=False, description="/credits refuses the inference key with 403; the other one lies in management.key"
+    )
+    key_stale_s: Seconds = Field(default=0.0, description="the same for usage and limit_remaining of /key")
+    key_limit_usd: float | None = Field(default=None, ge=0, description="limit of the key")
+    key_limit_status: Literal[402, 403] = Field(default=402, description="what a spent key answers; both are documented")
+    in_flight_share: Rate | None = Field(
+        default=None, description="share of the balance that the estimates of running requests may fill; unset = no holds"
+    )
+    in_flight_ceiling_usd: float | None = Field(default=None, gt=0, description="and never more than this")
+    in_flight_token_cap: int = Field(default=16_384, ge=1, description="completion tokens of one estimate, at most")
+    in_flight_retry_after_s: int = Field(default=1, ge=0, description="Retry-After of the transient 402, real seconds")
+    settlement_s: Seconds = Field(default=2.0, description="simulated seconds that the actual cost stays held after the end")
+    refund_delay_s: Seconds = Field(default=5.0, description="simulated seconds until an error finish is given back")
+    foreign_usd_per_s: float = Field(default=0.0, ge=0, description="spend of somebody else, per simulated second")
+    foreign: tuple[ForeignSpend, ...] = Field(default=(), description="and in one piece")
+    foreign_on_this_key: bool = Field(default=True, description="shown by /key too, not only by /credits")
+
+
+class Limits(Table):
+    """`[server.limits]`: of the platform. A paid model has none today (openrouter-contract 2.3); free ones do."""
+
+    requests_per_s: float | None = Field(default=None, gt=0, description="token bucket, simulated seconds")
+    burst: int = Field(default=20, ge=1)
 
 
 class Server(Table):
@@ -54,9 +70,15 @@ class Server(Table):
     credit_usd: float = Field(
         default=25.0, ge=0, description="credit of the account; spent for good (the ledger survives a restart)"
     )
-    time_scale: float = Field(default=0.02, ge=0, description="real seconds per simulated second")
+    time_scale: float = Field(
+        default=0.02, ge=0, description="real seconds per simulated second: latencies, limits, delays; 0 = no waiting"
+    )
     keep_alive_s: float = Field(default=0.5, gt=0, description="simulated seconds between keep-alive writes")
     generation_delay_s: Seconds = Field(default=1.0, description="simulated seconds until /generation knows an id")
     retry_after_s: int = Field(default=1, ge=0, description="the Retry-After of a 429, real seconds")
+    hang_s: Seconds = Field(default=600.0, description="simulated seconds until a hanging connection is closed")
     idle_exit_s: Seconds = Field(default=900.0, description="a detached server ends after so many real idle seconds; 0 = never")
+    gzip: Rate = Field(default=0.0, description="share of whole bodies that go out compressed, where the client accepts it")
+    money: Money = Money()
+    limits: Limits = Limits()
     faults: Faults = Faults()
