@@ -10,13 +10,18 @@
 2. Sockets: N connections, each with one request in flight all the time; answers take simulated seconds. The server's own
    `most_in_flight` says how many were really there at once.
 
+3. Simulated time: the same campaign (N answers, M in flight) at two time scales, each against an event simulation of the same
+   durations in the same order. Both should take as many simulated seconds as the simulation says; the slower the clock, the nearer.
+
 Needs `wrk` (Debian: apt-get install wrk). Figures of a busy machine mean little: the load is printed beside them.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import heapq
 import json
 import os
 import re
@@ -77,16 +82,13 @@ text = {{ inject_reasoning_leading = true, inject_content_leading = true }}
 """
 # every request is another one: the answers, and what is written down, differ
 LUA = """
+math.randomseed(os.time())
 local n = math.random(1000000000)
 function request()
   n = n + 1
   local body = string.format('{"model":"eagle3/bench","max_tokens":65536,"messages":[{"role":"user","content":"Question %d"}]}', n)
   return wrk.format("POST", nil, {["Authorization"] = "Bearer KEY", ["Content-Type"] = "application/json"}, body)
 end
-local bad = 0
-function response(status) if status ~= 200 then bad = bad + 1 end end
-local threads = {}
-function setup(thread) table.insert(threads, thread) end
 """
 BARE = """
 import asyncio, sys
@@ -208,6 +210,48 @@ def sockets(port: int, tokenizer: str, connections: int, seconds: int) -> None:
               f"{time.monotonic() - begun:.0f} s, peak {peak_mb(process.pid):.0f} MB, errors: {errors}")  # fmt: skip
 
 
+async def campaign(port: int, key: str, answers: int, in_flight: int) -> float:
+    """Real seconds for `answers` requests, never more than `in_flight` at once."""
+    import aiohttp
+
+    todo, url = iter(range(answers)), f"http://127.0.0.1:{port}/api/v1/chat/completions"
+
+    async def worker(session: aiohttp.ClientSession) -> None:
+        for k in todo:
+            body = {"model": "eagle3/bench", "max_tokens": 65_536, "messages": [{"role": "user", "content": f"Question {k}"}]}
+            async with session.post(url, json=body, headers={"Authorization": f"Bearer {key}"}) as response:
+                await response.read()
+
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+    ) as session:
+        begun = time.monotonic()
+        await asyncio.gather(*(worker(session) for _ in range(in_flight)))
+        return time.monotonic() - begun
+
+
+def ideal_s(durations: list[float], in_flight: int) -> float:
+    """Simulated seconds of the same work without any overhead."""
+    free = [0.0] * in_flight
+    for duration in durations:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
+
+
+def simulated_time(port: int, tokenizer: str, answers: int, in_flight: int) -> None:
+    for scale in (0.1, 0.03):
+        with (
+            tempfile.TemporaryDirectory() as name,
+            serving(Path(name), port, scale=scale, tokenizer=tokenizer, sigma=0.8, mean=MEAN_TOKENS) as (_, key),
+        ):
+            real_s = asyncio.run(campaign(port, key, answers, in_flight))
+            ledger = [json.loads(line) for line in (Path(name) / "state" / "ledger.jsonl").read_text().splitlines()]
+        ideal = ideal_s([line["duration_s"] for line in ledger], in_flight)
+        took_s = real_s / scale
+        print(f"time scale {scale:4.2f}: {answers} answers, {in_flight} in flight: {real_s:.1f} real s = {took_s:.0f} simulated s; "
+              f"event simulation {ideal:.0f} s; ratio {took_s / ideal:.2f}")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=textwrap.dedent(__doc__ or ""), formatter_class=argparse.RawDescriptionHelpFormatter
@@ -228,6 +272,7 @@ def main() -> None:
     throughput(args.port, tokenizer, args.seconds)
     for connections in args.connections or (2_000, 10_000):
         sockets(args.port, tokenizer, connections, max(args.seconds, 20))
+    simulated_time(args.port, tokenizer, 2_000, 200)
 
 
 if __name__ == "__main__":

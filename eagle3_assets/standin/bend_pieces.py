@@ -75,8 +75,8 @@ def is_blank(pieces: Iterable[str]) -> bool:
 
 
 def raw_pieces(ids: Ids, vocabulary: Vocabulary, *, spaced: bool) -> list[str]:
-    """A tool section (it begins with a marker) as text: markers spelt out, text between them decoded by itself; `spaced`: one space between neighbours, as a slow
-    tokenizer's detokenizer joins text and added tokens (vllm#33457)."""
+    """A tool section (it begins with a marker) as text: markers spelt out, text between them decoded by itself. `spaced`: one space
+    between neighbours, as a slow tokenizer's detokenizer joins text and added tokens (vllm#33457)."""
     v = vocabulary
     markers = {v.section_begin, v.section_end, v.call_begin, v.argument_begin, v.call_end, v.close_think}
     out: list[str] = []

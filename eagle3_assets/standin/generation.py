@@ -88,6 +88,7 @@ class Generation:
             "prompt_ids": self.prompt_ids,
             "completion_ids": self.completion_ids,
             "edits": self.bent.edits,
+            "habits": self.sampled.habits,
             "cost_pico": 0 if self.refunded else self.bill.total_pico,
         }
 

@@ -105,7 +105,8 @@ class _Field:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Which parts an answer has, before there is text. `extras`: (habit, line) to be put into its text."""
+    """Which parts an answer has, before there is text. `extras`: habit -> line to be put into its reasoning or content; an answer
+    with neither goes without."""
 
     thinking: bool
     reasoning: bool
@@ -174,8 +175,6 @@ class Maker:
             for name, lines in self._extras.items()
             if lines and self._draw(n, name) < getattr(h, name)
         }
-        if extras and not reasoning and not content and not implicit and not no_content:
-            content = True
         return _Shape(thinking, reasoning, content, no_content, implicit, calls, extras)
 
     def _headers(self, n: int, names: Sequence[str], rng: Random) -> tuple[list[Ids], bool]:

@@ -72,7 +72,8 @@ class ChatRequest:
 
     @property
     def tool_names(self) -> frozenset[str]:
-        return frozenset(str(t.get("function", {}).get("name")) for t in self.tools)
+        functions = (tool.get("function") for tool in self.tools)
+        return frozenset(str(f["name"]) for f in functions if isinstance(f, dict) and f.get("name"))
 
     @property
     def calls_so_far(self) -> int:

@@ -192,6 +192,17 @@ def kimi(kimi_files: Path) -> Vocabulary:
     return Vocabulary.of(tiktoken.Encoding("kimi", pat_str=facts["pat_str"], mergeable_ranks=ranks, special_tokens=special))
 
 
+def skeleton(value: Any) -> Any:
+    """Keys in order, types, nullness; numbers are numbers, a list is its distinct members."""
+    if isinstance(value, dict):
+        return [(k, skeleton(v)) for k, v in value.items()]
+    if isinstance(value, list):
+        return ["list", *dict.fromkeys(json.dumps(skeleton(v)) for v in value)]
+    if value is None or isinstance(value, bool):
+        return str(value)
+    return "number" if isinstance(value, int | float) else "string"
+
+
 @contextlib.contextmanager
 def served(standin: Standin) -> Iterator[str]:
     """The origin of `standin`, served by a loop in a thread: for clients that block."""

@@ -14,8 +14,7 @@ from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.server import Standin
 from eagle3_assets.standin.source import Bank, Sampled
 from eagle3_assets.standin.vocabulary import Vocabulary
-from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, chat, connected, settings, spell
-from eagle3_assets_tests.standin.test_server import skeleton
+from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, chat, connected, settings, skeleton, spell
 
 VLLM, SGLANG, GENERATE = "/engine/v1/chat/completions", "/sglang/v1/chat/completions", "/sglang/generate"
 TOOLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}

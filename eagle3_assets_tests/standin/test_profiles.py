@@ -25,8 +25,8 @@ def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None
     [
         ("shed_rate = 0.4", "shed_rat = 0.4", ["provider[1] (Injector).shed_rat", "unknown key", "shed_rate"]),
         (
-            "text = { strip_reasoning = \"both\"",
-            "text = { strip_reasonin = \"both\"",
+            'text = { strip_reasoning = "both"',
+            'text = { strip_reasonin = "both"',
             ["provider[2] (Stripper).text.strip_reasonin", "unknown key"],
         ),
         ("429 = 0.02", "429 = 2.0", ["server.faults.rates.429", "2.0", "less than or equal to 1"]),

@@ -34,7 +34,7 @@ def versions() -> Iterator[tuple[str, Provider]]:
     """Each endpoint of both files, and what becomes of it in mid-run."""
     for path in (DEFAULT_PROFILES, CATALOGUE):
         for provider in load_profiles(path).provider:
-            for version, later in enumerate(provider._versions):
+            for version, later in enumerate(provider.versions):
                 yield f"{path.stem}-{provider.name}#{version}", later
 
 
@@ -118,14 +118,15 @@ def joined_stream(sample: Sample, provider: Provider, bent: Bent) -> tuple[dict[
     ids = sample[0]
     bill = make_bill((1,), ids, take_apart(*sample, V), bent, provider, V, salt="s")
     generation: Any = SimpleNamespace(
-        id="g", created=1, model="m", provider="p", bent=bent, bill=bill, logprobs=None, completion_ids=ids,
+        id="g", created=1, model="m", provider="p", bent=bent, bill=bill, logprobs=tuple({"place": k} for k in range(len(ids))), completion_ids=ids,
         request=SimpleNamespace(show_reasoning=True),
     )  # fmt: skip
-    out: dict[str, Any] = {"reasoning": "", "content": "", "calls": {}}
+    out: dict[str, Any] = {"reasoning": "", "content": "", "calls": {}, "places": []}
     deltas: dict[str, int] = defaultdict(int)
     for event in stream_chunks(generation):
         choice = json.loads(event.removeprefix(b"data: "))["choices"][0]
         delta = choice["delta"]
+        out["places"] += [entry["place"] for entry in (choice["logprobs"] or {"content": []})["content"]]
         for key in ("reasoning", "content"):
             out[key] += delta.get(key) or ""
             deltas[key] += bool(delta.get(key))
@@ -145,6 +146,7 @@ def check_stream(sample: Sample, provider: Provider, bent: Bent) -> None:
     assert (out["content"] or None) == (bent.content_text or None)
     assert list(out["calls"].values()) == [[c.id, c.name, "".join(c.arguments)] for c in bent.calls]
     assert out["finish"] == bent.finish_reason
+    assert out["places"] == list(range(len(sample[0])))  # the entry of each id once, in order
     low, high = provider.text.rules(streamed=True).tokens_per_delta
     runs = {
         "reasoning": bent.reasoning,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import PICO
+from eagle3_assets.standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
 from eagle3_assets.standin.schema.faults import Faults, FaultScript
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, TOOL, FakeAnswer, MakeStandin, served, settings
 
@@ -129,6 +129,23 @@ def test_logprobs_are_valid_and_their_bytes_are_the_text(
     text = b"".join(bytes(entry.bytes) for entry in entries).decode()
     assert text == standin.generator.vocabulary.text(truth["completion_ids"]) + "<|im_end|>"
     assert all(0 < len(entry.top_logprobs) <= 2 and entry.logprob <= 0 for entry in entries)
+
+
+@pytest.mark.parametrize("answer", [0, 4])
+def test_every_provider_of_the_catalogue_gives_valid_answers(
+    answer: int, make_standin: MakeStandin, answers: tuple[FakeAnswer, ...]
+) -> None:
+    """However it bends text, calls, log-probabilities and counts; whole and streamed."""
+    catalogue = load_profiles(DEFAULT_PROFILES.with_name("catalogue.toml"))
+    profiles = catalogue.model_copy(update={"server": settings().server, "model": settings().model})
+    standin = make_standin(profiles, bank=answers[answer : answer + 1])
+    asked: dict[str, Any] = {"model": SLUG, "messages": HI, "logprobs": True, "top_logprobs": 1, "tools": [TOOL]}
+    with served(standin) as origin, client(origin) as api:
+        for provider in catalogue.provider:
+            alone = {"provider": {"only": [provider.tag], "allow_fallbacks": False}}
+            whole = api.chat.completions.create(**asked, extra_body=alone)
+            *_, last = api.chat.completions.create(**asked, extra_body=alone, stream=True)
+            assert whole.provider == last.provider == provider.name and last.usage.cost >= 0
 
 
 def test_a_provider_without_logprobs_answers_without_them(make_standin: MakeStandin) -> None:

@@ -71,6 +71,7 @@ class Change(Table):
     shed_rate: Rate = 0.0
     capacity: int | None = Field(default=None, ge=1)
     tool_quality: Rate = 1.0
+    faults: Rates = {}
     logprobs: bool = False
     logprob_entries: LogprobEntries = LogprobEntries()
     latency: Latency = Latency()
@@ -79,6 +80,7 @@ class Change(Table):
     billing: Billing = Billing()
 
     _exact = field_validator("price_prompt", "price_completion")(_six_decimals)
+    _at_most_all = field_validator("faults")(at_most_one)
 
     @model_validator(mode="after")
     def _timed(self) -> Change:
@@ -165,7 +167,7 @@ class Provider(Table):
 
     @model_validator(mode="after")
     def _changes_fit(self) -> Provider:
-        _ = self._versions
+        _ = self.versions
         return self
 
     @property
@@ -174,7 +176,7 @@ class Provider(Table):
         return self._version
 
     @cached_property
-    def _versions(self) -> tuple[Provider, ...]:
+    def versions(self) -> tuple[Provider, ...]:
         """Index = changes applied. Each is whole, and has no further changes of its own."""
         out = [self]
         keys = self.model_dump(exclude_unset=True, exclude={"change"})
@@ -193,7 +195,7 @@ class Provider(Table):
             if not change.reached(answers, now_s):
                 break
             reached += 1
-        return self._versions[reached] if reached else self
+        return self.versions[reached] if reached else self
 
     @property
     def declared_parameters(self) -> tuple[str, ...]:
