@@ -198,7 +198,7 @@ def throughput(port: int, tokenizer: str, seconds: int) -> None:
 
 def sockets(port: int, tokenizer: str, connections: int, seconds: int) -> None:
     """Latencies of some 60 simulated seconds are scaled so that each request is in flight for a few real ones."""
-    scale = max(0.05, connections / 20_000)
+    scale = max(0.05, connections / 10_000)
     with (
         tempfile.TemporaryDirectory() as name,
         serving(Path(name), port, scale=scale, tokenizer=tokenizer, sigma=0.8, mean=MEAN_TOKENS) as (process, key),
@@ -271,7 +271,7 @@ def main() -> None:
     )
     throughput(args.port, tokenizer, args.seconds)
     for connections in args.connections or (2_000, 10_000):
-        sockets(args.port, tokenizer, connections, max(args.seconds, 20))
+        sockets(args.port, tokenizer, connections, max(2 * args.seconds, connections // 200))
     simulated_time(args.port, tokenizer, 2_000, 200)
 
 

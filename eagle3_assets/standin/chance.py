@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-_ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ALNUM = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TO_ALNUM = bytes(_ALNUM[k % 62] for k in range(256))
 
 
 def _digest(parts: tuple[object, ...], size: int) -> bytes:
-    return hashlib.blake2b("\x1f".join(str(p) for p in parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
+    return hashlib.blake2b("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def unit(*parts: object) -> float:
@@ -36,12 +37,8 @@ def lognormal(median: float, sigma: float, *parts: object) -> float:
 
 
 def alnum(length: int, *parts: object) -> str:
-    """`length` characters of [0-9A-Za-z]."""
-    number, out = int.from_bytes(_digest(parts, 64), "big"), []
-    for _ in range(length):
-        number, index = divmod(number, len(_ALNUM))
-        out.append(_ALNUM[index])
-    return "".join(out)
+    """`length` (<= 64) characters of [0-9A-Za-z]."""
+    return _digest(parts, length).translate(_TO_ALNUM).decode()
 
 
 def hexadecimal(length: int, *parts: object) -> str:

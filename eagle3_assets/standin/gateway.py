@@ -101,7 +101,10 @@ class Gateway:
         balance = self._check_money()
         attempt = self.ledger.next_attempt(request.hash)
         provider, tried = self._endpoint(request, attempt)
-        prompt_ids = self.generator.prompt_ids(request, provider)
+        try:
+            prompt_ids = self.generator.prompt_ids(request, provider)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # odd declarations of tools, mostly
+            raise refusals.template_failed(provider, f"{type(error).__name__}: {error}") from None
         longest = self.generator.context_length
         if len(prompt_ids) > longest:
             message = f"This endpoint's maximum context length is {longest} tokens. However, you requested about {len(prompt_ids)} tokens."
@@ -122,9 +125,8 @@ class Gateway:
     def leave(self, admitted: Admitted, cost_pico: int) -> None:
         """The request is over: its slot is free, the hold becomes what it cost."""
         self.account.release(admitted.hold, cost_pico)
-        slots = self.traffic.slots(admitted.provider)
-        if slots is not None and admitted.slot is not None:
-            slots.give(admitted.slot)
+        if admitted.slot is not None:
+            self.traffic.give_back(admitted.provider, admitted.slot)
 
     def _check_platform(self) -> None:
         if self._platform is not None and not self._platform.take(self.clock.now_s):

@@ -9,6 +9,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import orjson
+
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.bend import Bent, bend_answer
 from eagle3_assets.standin.bill import Bill, make_bill
@@ -22,6 +24,7 @@ from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
 
 EngineKind = Literal["vllm", "sglang"]
 _KEPT = 4096  # answers of a bank whose text is remembered: some 60 KB each at 3,500 tokens
+_KEPT_BENT = 1024  # bent answers: some 80 KB each
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Generation:
         return f"{self.engine}:{self.request.hash}" if self.engine else self.request.hash
 
     def truth(self) -> dict[str, Any]:
-        """The line of truth.jsonl."""
+        """The line of truth.jsonl, for orjson."""
         return {
             "generation_id": self.id,
             "request_hash": self.request_key,
@@ -86,7 +89,7 @@ class Generation:
             "provider": self.provider,
             "profile": f"{self.tag}#{self.version}" if self.version else self.tag,
             "prompt_ids": self.prompt_ids,
-            "completion_ids": self.completion_ids,
+            "completion_ids": orjson.Fragment(self.sampled.ids_json),
             "edits": self.bent.edits,
             "habits": self.sampled.habits,
             "cost_pico": 0 if self.refunded else self.bill.total_pico,
@@ -135,6 +138,7 @@ class Generator:
     source: AnswerSource
     seed: str
     _known: dict[tuple[int, bool], Parts] = field(default_factory=dict, repr=False)
+    _bent: dict[tuple[int, bool, str, int], Bent] = field(default_factory=dict, repr=False)
 
     def _taken_apart(self, sampled: Sampled, thinking: bool) -> Parts:
         """The parts of an answer; a bank's are kept (with their text, the dearest step), as each will be served many times."""
@@ -149,6 +153,29 @@ class Generator:
             self._known[sampled.key, thinking] = parts
             self.vocabulary.keep(parts.reasoning, parts.content)
         return parts
+
+    def _bend(self, request: ChatRequest, provider: Provider, sampled: Sampled, parts: Parts, salt: str) -> Bent:
+        """As the provider returns it. Without calls and not streamed nothing of a bank's answer depends on the request: kept."""
+        kept = None
+        if sampled.key is not None and not request.stream and not parts.section:
+            kept = sampled.key, request.thinking, provider.tag, provider.version
+            if (known := self._bent.get(kept)) is not None:
+                return known
+        bent = bend_answer(
+            sampled.ids,
+            parts,
+            provider.text,
+            self.vocabulary,
+            salt=salt,
+            thinking=request.thinking,
+            streamed=request.stream,
+            calls_so_far=request.calls_so_far,
+        )
+        if kept is not None:
+            if len(self._bent) >= _KEPT_BENT:
+                self._bent.clear()
+            self._bent[kept] = bent
+        return bent
 
     def prompt_ids(self, request: ChatRequest, provider: Provider | Engine) -> Ids:
         return render_prompt(request.messages, request.tools, self.vocabulary, thinking=request.thinking, bending=provider.prompt)
@@ -193,16 +220,7 @@ class Generator:
         key, ids = (self.seed, request.hash, attempt), sampled.ids
         parts = self._taken_apart(sampled, request.thinking)
         salt = ":".join(map(str, key))
-        bent = bend_answer(
-            ids,
-            parts,
-            provider.text,
-            self.vocabulary,
-            salt=salt,
-            thinking=request.thinking,
-            streamed=request.stream,
-            calls_so_far=request.calls_so_far,
-        )
+        bent = self._bend(request, provider, sampled, parts, salt)
         ttft, duration = _times(provider.latency, len(ids), *key, provider.tag)
         return Generation(
             id=self.provider_id(request, attempt=attempt, created=created),

@@ -31,11 +31,12 @@ _ACCOUNT_KEYS = ("generation_id", "request_hash", "attempt", "provider", "cost_p
 
 
 def write_secret(path: Path, prefix: str = "") -> str:
-    """Read the secret of a folder, or make it (mode 0600)."""
-    if path.exists():
-        return path.read_text().strip()
+    """Read the secret of a folder, or make it (mode 0600). An empty file (the disk was full) is none: it would let everybody in."""
+    kept = path.read_text(errors="replace").strip() if path.exists() else ""
+    if kept:
+        return kept
     secret = prefix + secrets.token_hex(24)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(fd, "w") as handle:
         handle.write(secret + "\n")
     return secret
@@ -59,9 +60,12 @@ def _cut_torn_tail(path: Path) -> None:
             handle.truncate(at)
 
 
-def _write_line(fd: int, value: dict[str, Any]) -> int:
-    """Append one JSON line, whole or not at all; bytes written."""
-    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+def _line(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _write_line(fd: int, line: bytes) -> int:
+    """Append a line, whole or not at all; bytes written."""
     before = os.fstat(fd).st_size
     written = 0
     try:
@@ -72,6 +76,11 @@ def _write_line(fd: int, value: dict[str, Any]) -> int:
     if written != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return written
+
+
+def _mended(truth: dict[str, Any]) -> dict[str, Any]:
+    """The account of an answer that truth alone knows; `tag` without the number of changes that the provider had behind it."""
+    return {**{key: truth[key] for key in _ACCOUNT_KEYS}, "tag": str(truth["profile"]).partition("#")[0]}
 
 
 class Ledger:
@@ -102,9 +111,10 @@ class Ledger:
                 try:
                     self._take(orjson.loads(line))
                 except (ValueError, KeyError, TypeError):
-                    raise WireError(
-                        f"{path}: line {number} is damaged; move the folder {self.folder} away to start a new account"
-                    ) from None
+                    raise self._damaged(path, number) from None
+
+    def _damaged(self, path: Path, number: int) -> WireError:
+        return WireError(f"{path}: line {number} is damaged; move the folder {self.folder} away to start a new account")
 
     def _take(self, account: dict[str, Any]) -> None:
         if "foreign_pico" in account:
@@ -124,20 +134,23 @@ class Ledger:
         """Index truth; charge what was sampled and not yet written down (at most the last line before a kill)."""
         path, at = self.folder / TRUTH_FILE, 0
         with path.open("rb") as handle:
-            for line in handle:
-                # the id stands first in the line (Generation.truth); ids hold no escapes
-                generation_id = line.split(b'"', 4)[3].decode()
+            for number, line in enumerate(handle, 1):
+                try:
+                    # the id stands first in the line (Generation.truth); ids hold no escapes
+                    generation_id = line.split(b'"', 4)[3].decode()
+                    account = None if generation_id in self.generations else _mended(orjson.loads(line))
+                except (ValueError, KeyError, TypeError, IndexError):
+                    raise self._damaged(path, number) from None
                 self._truth_at[generation_id] = at
                 at += len(line)
-                if generation_id not in self.generations:
-                    truth = orjson.loads(line)
-                    self._append({key: truth[key] for key in _ACCOUNT_KEYS})
+                if account is not None:
+                    self._append(account)
         self._truth_end = at
         for generation_id in [key for key, account in self.generations.items() if account.get("refund_due")]:
             self.refund(generation_id)
 
     def _append(self, account: dict[str, Any]) -> None:
-        _write_line(self._ledger_fd, account)
+        _write_line(self._ledger_fd, _line(account))
         self._take(account)
 
     def next_attempt(self, request_hash: str) -> int:
@@ -147,11 +160,16 @@ class Ledger:
         return attempt
 
     def settle(self, generation: Generation) -> None:
-        """Write truth and charge, before the answer leaves. Raises OSError (full disk) with nothing charged."""
-        size = _write_line(self._truth_fd, generation.truth())
+        """Write truth and charge, before the answer leaves. Raises OSError (full disk) with nothing charged, and no truth."""
+        truth, account = _line(generation.truth()), {**generation.account(), "settled": time.time()}
+        size = _write_line(self._truth_fd, truth)
+        try:
+            self._append(account)
+        except BaseException:
+            os.ftruncate(self._truth_fd, self._truth_end)
+            raise
         self._truth_at[generation.id] = self._truth_end
         self._truth_end += size
-        self._append({**generation.account(), "settled": time.time()})
 
     def refund(self, generation_id: str) -> None:
         """Give back what an error finish cost (openrouter-contract 2.5); once."""

@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from eagle3_assets.standin.preferences import Malformed, read_preferences
+
 # what decides the answer; provider preferences, streaming and metadata do not
 _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice",
@@ -26,7 +28,8 @@ _PARAMETERS = {
 }
 # MODEL:VARIANT (openrouter-contract 1.2 c)
 _VARIANTS = {"floor": "price", "nitro": "throughput", "exacto": "exacto"}
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_ROLES = ("assistant", "developer", "system", "tool", "user")
+_DEEPEST = 250  # levels of arrays and objects: what the fast writer takes, and no template runs out of stack with
 
 
 class BadRequest(ValueError):
@@ -88,17 +91,21 @@ def read_request(body: bytes) -> ChatRequest:
         raise BadRequest("Request body must be a JSON object")
     messages = _messages(raw.get("messages"))
     tools = _tools(raw.get("tools") or [])
-    max_tokens = raw.get("max_completion_tokens") or raw.get("max_tokens")
+    max_tokens = raw["max_completion_tokens"] if raw.get("max_completion_tokens") is not None else raw.get("max_tokens")
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
         raise BadRequest("max_tokens: expected a positive integer")
     choice = raw.get("tool_choice") or "auto"
     reasoning = raw.get("reasoning") if isinstance(raw.get("reasoning"), dict) else {}
     assert isinstance(reasoning, dict)
     thinking = _thinking(raw, reasoning)
+    try:
+        provider = read_preferences(raw.get("provider"))
+    except Malformed as error:
+        raise BadRequest(str(error)) from None
     counted = {k: raw[k] for k in _SAMPLING if raw.get(k) is not None}
     canonical = _canonical([messages, tools, counted, thinking])
     return ChatRequest(
-        model=str(raw.get("model") or ""),
+        model=_text(raw, "model"),
         messages=messages,
         tools=tools,
         thinking=thinking,
@@ -108,12 +115,12 @@ def read_request(body: bytes) -> ChatRequest:
         top_p=_number(raw, "top_p", 1.0),
         tool_choice=choice if isinstance(choice, str) else "required",
         stream=bool(raw.get("stream")),
-        provider=raw["provider"] if isinstance(raw.get("provider"), dict) else {},
+        provider=provider,
         parameters=frozenset(name for key, name in _PARAMETERS.items() if raw.get(key) not in (None, [], {})),
         logprobs=raw.get("logprobs") is True,
         top_logprobs=_count(raw, "top_logprobs", 20),
         hash=hashlib.sha256(canonical).hexdigest()[:32],
-        session_id=str(raw.get("session_id") or ""),
+        session_id=_text(raw, "session_id"),
         models=_models(raw),
     )
 
@@ -123,7 +130,15 @@ def _models(raw: Mapping[str, Any]) -> tuple[str, ...]:
     more = raw.get("models") or []
     if not isinstance(more, list) or not all(isinstance(name, str) for name in more):
         raise BadRequest("models: expected an array of model IDs")
-    return tuple(dict.fromkeys([*([str(raw["model"])] if raw.get("model") else []), *more]))
+    return tuple(dict.fromkeys([*filter(None, [_text(raw, "model")]), *more]))
+
+
+def _text(raw: Mapping[str, Any], field: str) -> str:
+    """A name that is written down; "" where the request gives none. Half a surrogate pair has no UTF-8: a question mark."""
+    value = raw.get(field) or ""
+    if not isinstance(value, str):
+        raise BadRequest(f"{field}: expected a string")
+    return value.encode("utf-8", "replace").decode()
 
 
 def _parsed(body: bytes) -> Any:
@@ -140,8 +155,18 @@ def _parsed(body: bytes) -> Any:
 def _canonical(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):  # lone surrogates, huge integers, or too deep for it
+        if _deeper_than(_DEEPEST, value):
+            raise BadRequest(f"Request body is nested more than {_DEEPEST} levels deep") from None
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _deeper_than(levels: int, value: Any) -> bool:
+    layer = [value]
+    while layer and levels:
+        nested = (v.values() if isinstance(v, dict) else v for v in layer if isinstance(v, dict | list | tuple))
+        layer, levels = [inner for members in nested for inner in members], levels - 1
+    return any(isinstance(v, dict | list) for v in layer)
 
 
 def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
@@ -179,11 +204,15 @@ def _objects(value: Any, field: str) -> tuple[dict[str, Any], ...]:
 def _tools(value: Any) -> tuple[dict[str, Any], ...]:
     tools = _objects(value, "tools")
     for k, tool in enumerate(tools):
-        function = tool.get("function")
-        if tool.get("type", "function") == "function" and not (
-            isinstance(function, dict) and isinstance(function.get("name"), str)
-        ):
+        kind, function = tool.get("type", "function"), tool.get("function")
+        if not isinstance(kind, str):
+            raise BadRequest(f"tools[{k}].type: expected a string")
+        if kind != "function" and "function" not in tool:
+            continue
+        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
             raise BadRequest(f"tools[{k}].function: expected an object with a name")
+        if not isinstance(function.get("parameters") or {}, dict):
+            raise BadRequest(f"tools[{k}].function.parameters: expected an object")
     return tools
 
 
@@ -193,10 +222,12 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
         raise BadRequest("Input required: specify messages")
     for k, message in enumerate(messages):
         if message.get("role") not in _ROLES:
-            raise BadRequest(f"messages[{k}].role: expected one of {', '.join(sorted(_ROLES))}")
+            raise BadRequest(f"messages[{k}].role: expected one of {', '.join(_ROLES)}")
         content = message.get("content")
         if not (content is None or isinstance(content, str)):
-            _objects(content, f"messages[{k}].content")
+            for part in _objects(content, f"messages[{k}].content"):
+                if not isinstance(part.get("type", ""), str):
+                    raise BadRequest(f"messages[{k}].content: expected a type that is a string in each part")
         for call in _objects(message.get("tool_calls") or [], f"messages[{k}].tool_calls"):
             function = call.get("function")
             if not isinstance(call.get("id"), str) or not isinstance(function, dict) or "arguments" not in function:

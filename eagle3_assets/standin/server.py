@@ -14,7 +14,6 @@ is checked at admission and charged at settling, so what is in flight together m
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -99,8 +98,11 @@ class Standin:
             if isinstance(refusal.body, bytes):
                 return web.Response(body=refusal.body, status=refusal.status, content_type="text/html", headers=refusal.headers)
             return json_response(refusal.body, refusal.status, refusal.headers)
-        except web.HTTPNotFound:
-            return json_response(wire.error_body(404, "Not Found"), 404)
+        except web.HTTPException as error:  # no such route, another method, a body that is too large
+            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return json_response(wire.error_body(error.status, error.reason), error.status, allowed)
+        except web.RequestPayloadError:  # half a body, or one that is not what its headers say
+            return json_response(wire.error_body(400, "Request body could not be read"), 400)
         except ConnectionError:
             return web.Response()  # the client left: there is nobody to tell
         finally:
@@ -142,7 +144,8 @@ class Standin:
     async def generation(self, http: web.Request) -> web.Response:
         check_key(http.headers.get("Authorization"), self.api_key)
         wanted = http.query.get("id", "")
-        account = self.ledger.generations.get(wanted) or self.gateway.cache.account_of(wanted)
+        known = self.ledger.generations if wanted.startswith("gen-") else {}  # an engine's ids are none of OpenRouter's
+        account = known.get(wanted) or self.gateway.cache.account_of(wanted)
         delay = self.gateway.clock.real(self.generator.profiles.server.generation_delay_s)
         if account is None or time.time() < account.get("settled", 0.0) + delay:
             raise refusals.not_found(f"Generation {wanted} not found")
@@ -180,9 +183,10 @@ class Standin:
 
     async def truth(self, http: web.Request) -> web.Response:
         """The oracle: only with the token of `truth.token` (tests; `score` reads the file)."""
-        given = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.truth_token.encode()):
-            raise Refusal(403, wire.error_body(403, "Forbidden"))
+        try:
+            check_key(http.headers.get("Authorization"), self.truth_token)
+        except Refusal:
+            raise Refusal(403, wire.error_body(403, "Forbidden")) from None
         truth = self.ledger.truth_of(self.gateway.cache.source_of(http.query.get("generation_id", "")))
         if truth is None:
             raise Refusal(404, wire.error_body(404, "Not Found"))

@@ -15,6 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+import orjson
+
 from eagle3_assets.kimi_mini.bank import prompt_key
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.request import ChatRequest
@@ -56,6 +58,11 @@ class Sampled:
     key: int | None = None
     habits: tuple[str, ...] = ()
 
+    @cached_property
+    def ids_json(self) -> bytes:
+        """The ids as JSON; a bank's answer is written down many times."""
+        return orjson.dumps(self.ids)
+
 
 class AnswerSource(Protocol):
     """Truth for a request: ids with `<|im_end|>` last, or cut (finish_reason length), and what the model thought of each.
@@ -96,6 +103,11 @@ class _Entry:
         self.thinking, self.tool_names = answer.thinking, frozenset(answer.tool_names)
         self.prompt, self.temperature = answer.prompt, answer.temperature
         self.habits: tuple[str, ...] = getattr(answer, "habits", ())
+
+    @cached_property
+    def whole(self) -> Sampled:
+        """Served as it is: one object, whatever the request."""
+        return Sampled(self.ids, key=self.key, habits=self.habits)
 
     @cached_property
     def calls(self) -> tuple[_Call, ...]:
@@ -163,9 +175,9 @@ class Bank:
             options = (calling if wants_call else plain) or plain or calling or self._modes[request.thinking]
             entry = chance.pick(options, seed, request.hash, attempt, "answer")
             ids = entry.served(request.calls_so_far, self._names(entry, request, seed, attempt))
-        whole = len(ids) <= limit
-        key = entry.key if whole and ids is entry.ids else None
-        return Sampled(ids if whole else ids[:limit], key=key, habits=entry.habits)
+        if len(ids) <= limit and ids is entry.ids:
+            return entry.whole
+        return Sampled(ids[:limit], habits=entry.habits)
 
     def _names(self, entry: _Entry, request: ChatRequest, seed: str, attempt: int) -> Mapping[str, str]:
         """Name in the bank -> declared name, where they differ."""

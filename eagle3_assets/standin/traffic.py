@@ -123,6 +123,10 @@ class Traffic:
             slots.resize(provider.capacity)
         return slots
 
+    def give_back(self, provider: Provider, slot: asyncio.Future[None]) -> None:
+        """Of a request that is over. The endpoint may have changed since it was admitted: its capacity is not looked at."""
+        self._slots[provider.tag].give(slot)
+
     def _bucket(self, provider: Provider) -> Bucket | None:
         if provider.requests_per_s is None:
             return None
