@@ -6,6 +6,7 @@ Facts: openrouter-contract 1.4, 1.5, 2.4. All amounts are whole picodollars.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ class Account:
     _asked: int = 0
     _foreign_until_s: float = 0.0
     _foreign_left: deque[tuple[float, int]] = field(default_factory=deque)
+    _foreign_owed: int = 0
 
     def __post_init__(self) -> None:
         money = self.server.money
@@ -79,16 +81,17 @@ class Account:
         return None if limit is None else round(limit * PICO) - self.key_usage_pico
 
     def _let_others_spend(self) -> None:
-        """Write down what somebody else has spent since the last look."""
+        """Write down what somebody else has spent since the last look. While the disk is full it is not spent yet."""
         money, now_s = self.server.money, self.clock.now_s
-        pico = 0
         while self._foreign_left and self._foreign_left[0][0] <= now_s:
-            pico += self._foreign_left.popleft()[1]
+            self._foreign_owed += self._foreign_left.popleft()[1]
         if money.foreign_usd_per_s and now_s - self._foreign_until_s >= 1.0:
-            pico += round(money.foreign_usd_per_s * (now_s - self._foreign_until_s) * PICO)
+            self._foreign_owed += round(money.foreign_usd_per_s * (now_s - self._foreign_until_s) * PICO)
             self._foreign_until_s = now_s
-        if pico:
-            self.ledger.spend_foreign(pico)
+        if self._foreign_owed:
+            with contextlib.suppress(OSError):
+                self.ledger.spend_foreign(self._foreign_owed)
+                self._foreign_owed = 0
 
     # ------------------------------------------------------------------------------------------------ what is shown
     def shown_credits_pico(self) -> int:

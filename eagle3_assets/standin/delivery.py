@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import logging
 import math
 import time
 from asyncio import Future
@@ -21,9 +22,9 @@ from typing import Any
 
 from aiohttp import web
 
-from eagle3_assets.standin import chance, faults, faulty_bodies, wire
+from eagle3_assets.standin import chance, faults, faulty_bodies, refusals, wire
 from eagle3_assets.standin.clock import Clock
-from eagle3_assets.standin.gateway import Admitted, Gateway
+from eagle3_assets.standin.gateway import UNWRITABLE, Admitted, Gateway
 from eagle3_assets.standin.generation import Generation, Generator
 from eagle3_assets.standin.ledger import Ledger
 from eagle3_assets.standin.response_cache import Asked, Hit
@@ -35,10 +36,11 @@ _TICK_S = 0.25  # real seconds between keep-alives at least: 2,000 requests must
 _LONGEST_SILENCE_S = 5.0  # and at most, while a live model has not answered
 _MOST_MARKS = 63  # of one answer's waiting, beside the first
 _DRIPS, _DRIP_S = 40, 20.0  # a slow body: so many pieces over so many simulated seconds
+_AGAIN_S = 1.0  # real seconds until a refund is tried again that the disk had no room for
 
 
 class Broken(Exception):
-    """The model failed behind the headers."""
+    """There is no answer: the model failed, or the disk has no room for what it would cost. Nothing is billed."""
 
 
 class Delivery:
@@ -72,7 +74,10 @@ class Delivery:
         if self.fault == "silence":
             return await self._hang(None)
         if self.fault in faults.LATE and not (self.admitted.request.stream and self.fault != "reset_before_headers"):
-            return await self._send_late()
+            try:
+                return await self._send_late()
+            except Broken:
+                return web.Response(body=self._error("error_in_200"), headers=self._headers())
         response = web.StreamResponse(headers=self._headers())
         await response.prepare(self.http)
         try:
@@ -122,10 +127,7 @@ class Delivery:
 
     async def _send_late(self) -> web.StreamResponse:
         """Headers and body in one piece, when the outcome is known."""
-        try:
-            generation, taken_s = await self._generation(None)
-        except Broken:
-            return web.Response(body=self._error("error_in_200"), headers=self._headers())
+        generation, taken_s = await self._generation(None)
         await self._pause(None, generation.duration_s, taken_s)
         self._settle(generation)
         body = self._with_metadata(generation, faulty_bodies.body(generation, None))
@@ -221,11 +223,16 @@ class Delivery:
         return self._of(sampled), time.monotonic() - begun
 
     def _settle(self, generation: Generation) -> None:
-        self.ledger.settle(generation)
+        """Raises Broken."""
+        try:
+            self.ledger.settle(generation)
+        except OSError as error:
+            logging.getLogger(__name__).error("%s: an answer is lost, and not billed (%s)", self.ledger.folder, error.strerror)
+            raise Broken from None
         self.cost_pico = generation.bill.total_pico
         if generation.refunded:
             delay_s = self.clock.real(self.generator.profiles.server.money.refund_delay_s)
-            asyncio.get_running_loop().call_later(delay_s, self.ledger.refund, generation.id)
+            asyncio.get_running_loop().call_later(delay_s, _refund, self.ledger, generation.id)
 
     def _keep(self, generation: Generation) -> None:
         """For whoever asks the same again; only a sound answer."""
@@ -303,6 +310,13 @@ class Delivery:
         return response
 
 
+def _refund(ledger: Ledger, generation_id: str) -> None:
+    try:
+        ledger.refund(generation_id)
+    except OSError:
+        asyncio.get_running_loop().call_later(_AGAIN_S, _refund, ledger, generation_id)
+
+
 def _metadata(generation: Generation, gateway: Gateway, *, cached: bool = False) -> dict[str, Any]:
     """`openrouter_metadata`, of the endpoints as they are when the answer ends."""
     names = gateway.endpoint_names(generation.request, generation.attempt)
@@ -324,16 +338,22 @@ async def repeat(http: web.Request, hit: Hit, gateway: Gateway) -> web.StreamRes
     return response
 
 
+def _ask(admitted: Admitted, gateway: Gateway) -> Future[Sampled]:
+    """Raises Refusal: a bank looks for the prompt as its own model writes it, whatever the provider makes of it."""
+    try:
+        return gateway.generator.ask_provider(admitted.request, admitted.provider, admitted.prompt_ids, admitted.attempt)
+    except UNWRITABLE as error:
+        raise refusals.template_failed(admitted.provider, error) from None
+
+
 async def deliver(http: web.Request, admitted: Admitted, gateway: Gateway, asked: Asked | None = None) -> web.StreamResponse:
     """Answer an admitted request; its slot and its hold are given back whatever happens. `asked`: what it wants of the response cache,
     which had nothing for it."""
-    answer: Future[Sampled] | None = None
     delivery: Delivery | None = None
     try:
-        answer = gateway.generator.ask_provider(admitted.request, admitted.provider, admitted.prompt_ids, admitted.attempt)
-        delivery = Delivery(http, admitted, gateway, answer, asked)
+        delivery = Delivery(http, admitted, gateway, _ask(admitted, gateway), asked)
         return await delivery.send()
     finally:
         gateway.leave(admitted, delivery.cost_pico if delivery is not None else 0)
-        if answer is not None:
-            answer.cancel()  # this server is ending, or nobody needs the answer any more
+        if delivery is not None:
+            delivery.answer.cancel()  # this server is ending, or nobody needs the answer any more

@@ -23,6 +23,8 @@ from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.traffic import Bucket, Traffic
 from eagle3_assets.standin.vocabulary import Ids
 
+UNWRITABLE = (ValueError, TypeError, LookupError, AttributeError)  # what a template says to a declaration of tools that is none
+
 
 @dataclass
 class Admitted:
@@ -103,8 +105,8 @@ class Gateway:
         provider, tried = self._endpoint(request, attempt)
         try:
             prompt_ids = self.generator.prompt_ids(request, provider)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:  # odd declarations of tools, mostly
-            raise refusals.template_failed(provider, f"{type(error).__name__}: {error}") from None
+        except UNWRITABLE as error:
+            raise refusals.template_failed(provider, error) from None
         longest = self.generator.context_length
         if len(prompt_ids) > longest:
             message = f"This endpoint's maximum context length is {longest} tokens. However, you requested about {len(prompt_ids)} tokens."

@@ -59,9 +59,10 @@ def bad_request(message: str, error_type: str | None = "invalid_request") -> Ref
     return Refusal(400, wire.error_body(400, message, metadata=metadata))
 
 
-def template_failed(provider: Provider, why: str) -> Refusal:
+def template_failed(provider: Provider, error: Exception) -> Refusal:
     """The provider's chat template cannot write what the request says, such as a schema of a tool that is none."""
-    metadata = {"error_type": "invalid_request", "provider_name": provider.name, "provider_code": 400, "raw": why}
+    raw = f"chat template: {type(error).__name__}: {error}"
+    metadata = {"error_type": "invalid_request", "provider_name": provider.name, "provider_code": 400, "raw": raw}
     return Refusal(400, wire.error_body(400, _PLAIN["400"][0], metadata=metadata))
 
 

@@ -8,27 +8,20 @@ traffic wins, so the stand-in sends it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from eagle3_assets.standin import response_cache
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
-from eagle3_assets.standin.schema.faults import Faults, FaultScript
 from eagle3_assets.standin.schema.server import Money
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.vocabulary import Vocabulary
-from eagle3_assets_tests.standin.conftest import KEY, SLUG, TOOL, TRUTH_TOKEN, FakeAnswer, MakeStandin, served, settings
+from eagle3_assets_tests.standin.conftest import KEY, SLUG, TOOL, FakeAnswer, MakeStandin, served, settings
+from eagle3_assets_tests.standin.sdk_openrouter import HI, client, overheard
 
-openrouter = pytest.importorskip("openrouter")
-import httpx  # noqa: E402
-from openrouter import components, errors  # noqa: E402
-from openrouter.utils import BackoffStrategy, RetryConfig  # noqa: E402
+pytest.importorskip("openrouter")
+from openrouter import components, errors
 
 # field of the recorded wire (and of the stand-in) that no model of the package knows
 NOT_IN_THE_PACKAGE = {
@@ -40,31 +33,11 @@ NOT_IN_THE_PACKAGE = {
 # the package itself marks `rate_limit` as one not to use
 pytestmark = pytest.mark.filterwarnings("ignore:warning.*DEPRECATED:DeprecationWarning")
 DATED = "eagle3/kimi-mini-0101"
-HI: list[Any] = [{"role": "user", "content": "Hi"}]
 VERBATIM = components.ProviderPreferences(only=["verbatim"], allow_fallbacks=False)
 
 
-def client(origin: str, key: str = KEY) -> Any:
-    """As its readme says, with the stand-in's address; never a retry unless a test asks for it."""
-    return openrouter.OpenRouter(api_key=key, server_url=f"{origin}/api/v1", retry_config=None)
-
-
-@contextlib.contextmanager
-def overheard(origin: str, key: str = KEY) -> Iterator[tuple[Any, list[httpx.Response]]]:
-    """The same, and every response that it got."""
-    seen: list[httpx.Response] = []
-
-    def listen(response: httpx.Response) -> None:
-        response.read()
-        seen.append(response)
-
-    with httpx.Client(event_hooks={"response": [listen]}) as http:
-        with openrouter.OpenRouter(api_key=key, server_url=f"{origin}/api/v1", retry_config=None, client=http) as api:
-            yield api, seen
-
-
 def unknown_fields(raw: Any, model: Any, path: str = "") -> Iterator[str]:
-    """Paths of what `raw` says and its validated `model` has no field for."""
+    """Paths of what `raw` says and its validated `model` has no field for, or had to turn into a number."""
     if isinstance(raw, list) and isinstance(model, list):
         for one, other in zip(raw, model, strict=True):
             yield from unknown_fields(one, other, f"{path}[]")
@@ -76,10 +49,8 @@ def unknown_fields(raw: Any, model: Any, path: str = "") -> Iterator[str]:
                 yield here
             else:
                 yield from unknown_fields(value, getattr(model, names[key]), here)
-
-
-def with_faults(**faults: Any) -> Any:
-    return settings(faults=Faults(**faults))
+    elif isinstance(raw, str) and isinstance(model, int | float):
+        yield f"{path} is text"
 
 
 # ------------------------------------------------------------------------------------------------ chat
@@ -158,7 +129,7 @@ def test_logprobs_are_valid_and_their_bytes_are_the_text(
     provider = profiles.provider[0].model_copy(update={"logprobs": True})
     source = profiles.source.model_copy(update={"synthetic_logprobs": True})
     standin = make_standin(profiles.model_copy(update={"provider": (provider,), "source": source}), bank=answers[:1])
-    with served(standin) as origin, client(origin) as api:
+    with served(standin) as origin, overheard(origin) as (api, seen):
         told = api.chat.send(model=SLUG, messages=HI, logprobs=True, top_logprobs=3, stream=stream)
         parts = list(told) if stream else [told]
     entries = [entry for part in parts for choice in part.choices if choice.logprobs for entry in choice.logprobs.content]
@@ -168,6 +139,8 @@ def test_logprobs_are_valid_and_their_bytes_are_the_text(
     assert text == standin.generator.vocabulary.text(truth["completion_ids"]) + "<|im_end|>"
     assert {len(entry.top_logprobs) for entry in entries} <= {1, 2, 3}
     assert all(entry.logprob <= 0 for entry in entries)
+    if not stream:
+        assert set(unknown_fields(json.loads(seen[0].content), told)) <= NOT_IN_THE_PACKAGE
 
 
 def test_provider_preferences_are_obeyed_as_the_package_writes_them(make_standin: MakeStandin) -> None:
@@ -363,226 +336,3 @@ def test_no_field_of_the_account_and_the_catalogue_is_unknown_to_the_package(rou
             "endpoints": lambda: api.endpoints.list(author="eagle3", slug="kimi-mini"),
         }[route]()
     assert list(unknown_fields(json.loads(seen[-1].content), told)) == []
-
-
-# ------------------------------------------------------------------------------------------------ errors
-TYPED = {
-    "400": errors.BadRequestResponseError,
-    "401": errors.UnauthorizedResponseError,
-    "402_in_flight": errors.PaymentRequiredResponseError,
-    "402_weight": errors.PaymentRequiredResponseError,
-    "402_afford": errors.PaymentRequiredResponseError,
-    "402_credits": errors.PaymentRequiredResponseError,
-    "403": errors.ForbiddenResponseError,
-    "404": errors.NotFoundResponseError,
-    "408": errors.RequestTimeoutResponseError,
-    "413": errors.PayloadTooLargeResponseError,
-    "422": errors.UnprocessableEntityResponseError,
-    "429": errors.TooManyRequestsResponseError,
-    "429_bare": errors.TooManyRequestsResponseError,
-    "429_date": errors.TooManyRequestsResponseError,
-    "429_platform": errors.TooManyRequestsResponseError,
-    "500": errors.InternalServerResponseError,
-    "502": errors.BadGatewayResponseError,
-    "503": errors.ServiceUnavailableResponseError,
-    "524": errors.EdgeNetworkTimeoutResponseError,
-    "529": errors.ProviderOverloadedResponseError,
-    # no typed error for this route: the package's default one
-    "504": errors.OpenRouterDefaultError,
-    "html_502": errors.OpenRouterDefaultError,
-    "html_524": errors.OpenRouterDefaultError,
-}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fault", TYPED)
-def test_every_refusal_is_the_typed_error_of_its_code(fault: str, stream: bool, make_standin: MakeStandin) -> None:
-    standin = make_standin(with_faults(rates={fault: 1.0}))
-    with served(standin) as origin, client(origin) as api:
-        with pytest.raises(errors.OpenRouterError) as caught:
-            api.chat.send(model=SLUG, messages=HI, stream=stream)
-    error = caught.value
-    assert type(error) is TYPED[fault]
-    code = int(fault.removeprefix("html_")[:3])
-    assert error.status_code == code and standin.ledger.spent_pico == 0
-    if type(error) is not errors.OpenRouterDefaultError:
-        assert error.data.error.code == code and error.data.error.message
-        assert bool(error.data.user_id) == (code != 401)
-
-
-def test_the_example_of_an_availability_error_is_no_error_of_the_package(make_standin: MakeStandin) -> None:
-    """The documentation's example has no `code`, the package requires one (openrouter-contract 2.1, form 2): both are served."""
-    with served(make_standin(with_faults(rates={"429_availability": 1.0}))) as origin, client(origin) as api:
-        with pytest.raises(errors.ResponseValidationError) as caught:
-            api.chat.send(model=SLUG, messages=HI)
-    assert json.loads(caught.value.body)["error"]["availability"]["code"] == "capacity_exhausted"
-
-
-def test_a_wrong_key_is_unauthorized_on_every_route_that_needs_one(make_standin: MakeStandin) -> None:
-    with served(make_standin()) as origin, client(origin, "sk-wrong") as api:
-        for ask in (
-            lambda: api.chat.send(model=SLUG, messages=HI),
-            lambda: api.credits.get_credits(),
-            lambda: api.api_keys.get_current_key_metadata(),
-            lambda: api.generations.get_generation(id="gen-0-none"),
-        ):
-            with pytest.raises(errors.UnauthorizedResponseError, match="User not found"):
-                ask()
-
-
-def test_credits_may_be_forbidden_for_an_inference_key(make_standin: MakeStandin) -> None:
-    standin = make_standin(settings(money=Money(credits_need_management_key=True)))
-    standin.management_key = "sk-standin-mgmt-test"
-    with served(standin) as origin, client(origin) as api, client(origin, standin.management_key) as manager:
-        with pytest.raises(errors.ForbiddenResponseError, match="management keys"):
-            api.credits.get_credits()
-        assert manager.credits.get_credits().data.total_credits == 25.0
-
-
-def test_its_own_retry_waits_as_told_and_then_gets_the_answer(make_standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = (FaultScript(fault="503", nth=0, times=2), FaultScript(fault="429", nth=1, times=1))
-    profiles = settings(faults=Faults(script=script), retry_after_s=7)
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    retry = RetryConfig("backoff", BackoffStrategy(10, 50, 1.0, 60_000, 0), False, ["429", "5XX"])
-    with served(make_standin(profiles)) as origin, client(origin) as api:
-        assert api.chat.send(model=SLUG, messages=HI, retries=retry).choices
-        assert api.chat.send(model=SLUG, messages=[{"role": "user", "content": "Another"}], retries=retry).choices
-    assert slept == [0.01, 0.01, 7.0]  # a 503 of one provider gives no hint, the 429 does
-
-
-def test_an_error_inside_a_200_fails_validation_and_a_stream_tells_it_typed(make_standin: MakeStandin) -> None:
-    with served(make_standin(with_faults(rates={"error_in_200": 1.0}))) as origin, client(origin) as api:
-        with pytest.raises(errors.ResponseValidationError):
-            api.chat.send(model=SLUG, messages=HI)
-        (chunk,) = api.chat.send(model=SLUG, messages=HI, stream=True)
-    assert (chunk.error.code, chunk.error.metadata.error_type) == (502, "provider_unavailable")
-    assert chunk.choices[0].finish_reason == "error"
-
-
-def test_an_answer_that_broke_off_is_a_valid_result_that_says_error(make_standin: MakeStandin) -> None:
-    with served(make_standin(with_faults(rates={"finish_error": 1.0}))) as origin, client(origin) as api:
-        assert api.chat.send(model=SLUG, messages=HI).choices[0].finish_reason == "error"
-        *_, last = api.chat.send(model=SLUG, messages=HI, stream=True)
-    assert last.choices[0].finish_reason == "error" and last.error.code == 502
-
-
-# ------------------------------------------------------------------------------------------------ opt-in extras
-@pytest.mark.parametrize("stream", [False, True])
-def test_metadata_is_there_when_asked_for_and_tells_the_route(stream: bool, make_standin: MakeStandin) -> None:
-    profiles = settings()
-    broken = profiles.provider[0].model_copy(update={"faults": {"503": 1.0}, "shed_rate": 0.0})
-    standin = make_standin(profiles.model_copy(update={"provider": (broken, *profiles.provider[1:])}))
-    order = components.ProviderPreferences(order=["verbatim", "stripper"], ignore=["baseten"])
-    asked: dict[str, Any] = {"model": SLUG, "messages": HI, "provider": order, "stream": stream}
-    with served(standin) as origin, client(origin) as api:
-        for level in (None, "disabled", "something"):
-            told = api.chat.send(**asked, x_open_router_metadata=level)
-            assert all(part.openrouter_metadata is None for part in (told if stream else [told]))
-        told = api.chat.send(**asked, x_open_router_metadata="enabled")
-        *before, last = told if stream else [told]
-        legacy = api.chat.send(**asked, http_headers={"X-OpenRouter-Experimental-Metadata": "Enabled"})
-        *_, last_of_legacy = legacy if stream else [legacy]
-    assert all(part.openrouter_metadata is None for part in before)
-    metadata = last.openrouter_metadata
-    assert isinstance(metadata, components.OpenRouterMetadata) and last_of_legacy.openrouter_metadata is not None
-    assert (metadata.requested, metadata.strategy, metadata.attempt, metadata.is_byok) == (SLUG, "direct", 2, False)
-    assert [(one.provider, one.status) for one in metadata.attempts] == [("Verbatim", 503), ("Stripper", 200)]
-    available = {one.provider: one.selected for one in metadata.endpoints.available}
-    assert available == {"Verbatim": False, "Stripper": True, "Injector": False} and metadata.endpoints.total == 4
-    account = standin.ledger.generations[last.id]
-    assert metadata.generation_time == round(1000 * account["duration_s"])
-    assert last.usage is not None  # nothing else of the last chunk is lost
-
-
-def cached(api: Any, seen: list[httpx.Response], **more: Any) -> tuple[Any, dict[str, str]]:
-    """A request with the cache on: the result (of a stream: its chunks), and the cache headers of the response."""
-    headers = {"X-OpenRouter-Cache": "true", **more.pop("headers", {})}
-    told = api.chat.send(model=SLUG, messages=HI, http_headers=headers, **more)
-    told = list(told) if more.get("stream") else told
-    name = "x-openrouter-cache-"
-    return told, {key[len(name) :]: value for key, value in seen[-1].headers.items() if key.startswith(name)}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_repeated_request_is_a_hit_that_costs_nothing(stream: bool, make_standin: MakeStandin) -> None:
-    standin = make_standin()
-    with served(standin) as origin, overheard(origin) as (api, seen):
-        first, miss = cached(api, seen, stream=stream)
-        spent, lines = standin.ledger.spent_pico, dict(standin.ledger.generations)
-        again, hit = cached(api, seen, stream=stream)
-        body = again[-1] if stream else again
-        source = (first[-1] if stream else first).id
-        record = api.generations.get_generation(id=body.id).data
-        _, other = cached(api, seen, stream=stream, temperature=0.5)
-        ask = {"params": {"generation_id": body.id}, "headers": {"Authorization": f"Bearer {TRUTH_TOKEN}"}}
-        truth = httpx.get(f"{origin}/truth", **ask).json()
-    assert miss == {"status": "MISS", "ttl": "300"} and other["status"] == "MISS"
-    assert hit == {"status": "HIT", "age": "0", "ttl": "300", "source-id": source}
-    assert seen[1].headers["x-generation-id"] == body.id != source
-    usage = json.loads(body.usage.model_dump_json())
-    numbers = [value for part in (usage, *usage.values()) if isinstance(part, dict) for value in part.values()]
-    assert {n for n in numbers if not isinstance(n, dict | bool)} == {0}
-    if stream:
-        assert [c.choices[0].delta for c in again] == [c.choices[0].delta for c in first]
-    else:
-        assert again.choices == first.choices
-    assert (record.id, record.total_cost, record.response_cache_source_id) == (body.id, 0, source)
-    assert body.id not in standin.ledger.generations and spent == lines[source]["cost_pico"]
-    assert len(standin.ledger.generations) == 2  # the source, and the request with another temperature
-    assert truth["generation_id"] == source  # what it repeats is its truth
-
-
-def test_what_is_kept_ends_with_its_time_and_with_clear(make_standin: MakeStandin) -> None:
-    standin, now = make_standin(), [0.0]
-    standin.gateway.clock.now, standin.gateway.clock.begun = lambda: now[0], 0.0
-    with served(standin) as origin, overheard(origin) as (api, seen):
-        short = {"X-OpenRouter-Cache-TTL": "20"}
-        told = [cached(api, seen, headers=short)[1]]
-        now[0] = 19.5
-        told.append(cached(api, seen, headers=short)[1])
-        now[0] = 20.0
-        told.append(cached(api, seen, headers={"X-OpenRouter-Cache-TTL": "999999"})[1])
-        told.append(cached(api, seen, headers={"X-OpenRouter-Cache-Clear": "true"})[1])
-        told.append(cached(api, seen)[1])
-        api.chat.send(model=SLUG, messages=HI)  # without the header nobody looks
-        assert "x-openrouter-cache-status" not in seen[-1].headers
-    assert [one["status"] for one in told] == ["MISS", "HIT", "MISS", "MISS", "HIT"]
-    assert [one["ttl"] for one in told] == ["20", "20", "86400", "300", "300"] and told[1]["age"] == "19"
-
-
-def test_only_so_many_answers_are_kept(make_standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_cache, "_MOST", 2)
-    with served(make_standin()) as origin, overheard(origin) as (api, seen):
-        told = [cached(api, seen, seed=seed)[1]["status"] for seed in (0, 1, 2, 2, 1, 0)]
-    assert told == ["MISS", "MISS", "MISS", "HIT", "HIT", "MISS"]
-
-
-@pytest.mark.parametrize("fault", ["502", "finish_error", "error_in_200"])
-def test_only_sound_answers_are_kept(fault: str, make_standin: MakeStandin) -> None:
-    standin = make_standin(with_faults(script=[{"fault": fault, "nth": 0, "times": 1}]))
-    with served(standin) as origin, overheard(origin) as (api, seen):
-        try:
-            cached(api, seen)
-        except errors.OpenRouterError:
-            assert fault != "finish_error"
-        told = [cached(api, seen)[1]["status"] for _ in range(2)]
-    assert told == ["MISS", "HIT"]
-
-
-def test_a_hit_needs_the_same_key_and_no_money_and_keeps_its_metadata(make_standin: MakeStandin, vocabulary: Vocabulary) -> None:
-    standin: Standin = make_standin()
-    with served(standin) as origin, overheard(origin) as (api, seen):
-        cached(api, seen)
-        attempts = dict(standin.ledger.attempts)
-        standin.ledger.spent_pico += 26 * PICO
-        told, headers = cached(api, seen, x_open_router_metadata="enabled")
-        with pytest.raises(errors.PaymentRequiredResponseError):
-            api.chat.send(model=SLUG, messages=HI)
-        with overheard(origin, "sk-wrong") as (stranger, seen_there):
-            with pytest.raises(errors.UnauthorizedResponseError):
-                cached(stranger, seen_there)
-    assert headers["status"] == "HIT" and dict(standin.ledger.attempts) == attempts
-    metadata = told.openrouter_metadata
-    assert metadata.generation_time is None and metadata.attempts is None
-    assert sum(one.selected for one in metadata.endpoints.available) == 1

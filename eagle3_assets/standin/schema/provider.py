@@ -71,7 +71,7 @@ class Change(Table):
     shed_rate: Rate = 0.0
     capacity: int | None = Field(default=None, ge=1)
     tool_quality: Rate = 1.0
-    faults: Rates = {}
+    faults: Rates = Field(default={})
     logprobs: bool = False
     logprob_entries: LogprobEntries = LogprobEntries()
     latency: Latency = Latency()
