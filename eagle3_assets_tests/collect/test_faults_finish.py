@@ -1,0 +1,114 @@
+"""Claims about the whole fault catalogue of the stand-in: whatever goes wrong, in the end the finished samples are the finishable ones,
+and the money is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3_assets.collect import journal
+from eagle3_assets.collect.collector import Servers, ShardJob, collect
+from eagle3_assets.collect.ledger import Ledger
+from eagle3_assets.collect.openrouter import ApiKey
+from eagle3_assets.collect.outcomes import TABLE
+from eagle3_assets.collect.routing import resolve
+from eagle3_assets.errors import BudgetStop, WireError
+from eagle3_assets.standin import chance
+from eagle3_assets.standin import faults as catalogue
+from eagle3_assets.standin.request import read_request
+from eagle3_assets.standin.schema.faults import Faults, FaultScript
+from eagle3_assets.standin.server import Standin
+from eagle3_assets_tests.standin.conftest import KEY, SLUG, MakeStandin, connected, settings
+from eagle3_assets_tests.standin.conftest import answers as answers
+from eagle3_assets_tests.standin.conftest import make_standin as make_standin
+from eagle3_assets_tests.standin.conftest import vocabulary as vocabulary
+
+from .samples import QUICK, a_campaign, a_prompt
+
+COUNT, SHARE, LIMIT_USD = 40, 0.4, 5.0
+PERMANENT = {"400", "403", "413", "422"}  # this prompt will never be answered (contract 2.2)
+RUNS = 60  # a refused key or a budget stop ends a run; people mend it and run again
+
+
+def run_to_the_end(standin: Standin, root: Path, attempts: int) -> None:
+    """Run as people do, again and again, until every sample is finished or failed."""
+    campaign = a_campaign(
+        target={"model": SLUG},
+        collect={"attempts": attempts, "in_flight": 8, "timeout_s": 2.0},
+        budget={"campaign_usd": LIMIT_USD},
+    )
+    prompts = tuple(a_prompt(f"sample {n}", n) for n in range(COUNT))
+
+    async def once(origin: str, snapshot: Any) -> bool:
+        with Ledger(root / "ledger.sqlite", LIMIT_USD) as ledger:
+            job = ShardJob(campaign.dataset[0], "00", prompts, root / "answers" / "00")
+            servers = Servers(f"{origin}/api/v1", ApiKey(KEY))
+            try:
+                (result,) = await collect(
+                    campaign,
+                    [job],
+                    servers=servers,
+                    ledger=ledger,
+                    routing=resolve(campaign, snapshot),
+                    stop=asyncio.Event(),
+                    pace=QUICK,
+                )
+            except (BudgetStop, WireError):
+                return False
+            return result.complete
+
+    async def story() -> None:
+        async with connected(standin) as client:
+            _, snapshot = await client.get(f"/api/v1/models/{SLUG}/endpoints")
+            for _ in range(RUNS):
+                if await once(client.origin, snapshot):
+                    return
+        raise AssertionError("some sample is still neither finished nor failed")
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def finished(root: Path) -> set[str]:
+    return {sample_id for sample_id, _ in journal.best(journal.read(root / "answers" / "00"))}
+
+
+def money_is_right(standin: Standin, root: Path, *, refunded: bool) -> None:
+    with Ledger(root / "ledger.sqlite", LIMIT_USD) as ledger:
+        total = ledger.totals().total
+    true_usd = standin.ledger.spent_pico / 1e12
+    assert total.reserved_usd == 0
+    assert true_usd <= total.committed_usd + 1e-9 <= LIMIT_USD
+    if not refunded:  # an error finish states its price and is given back later: until somebody looks, ours is the higher figure
+        assert total.spent_usd <= true_usd + 1e-9
+
+
+@pytest.mark.parametrize("fault", catalogue.ALL)
+def test_with_one_fault_alone_the_finished_samples_are_the_finishable_ones(
+    fault: Any, make_standin: MakeStandin, tmp_path: Path
+) -> None:
+    script = (FaultScript(fault=fault, times=2, share=SHARE),)
+    standin = make_standin(settings(faults=Faults(script=script), hang_s=0.05, retry_after_s=0), folder=tmp_path / "server")
+    run_to_the_end(standin, tmp_path, attempts=3)
+    struck = set()
+    for answer in journal.read(tmp_path / "answers" / "00"):
+        asked = read_request(json.dumps(answer.request).encode())
+        if chance.unit("0", asked.hash, "script", fault) < SHARE:
+            struck.add(answer.sample_id)
+    everything = {f"{n:032x}" for n in range(COUNT)}
+    assert struck, "the fault struck nobody: the test proves nothing"
+    assert finished(tmp_path) == (everything - struck if fault in PERMANENT else everything)
+    money_is_right(standin, tmp_path, refunded=fault == "finish_error")
+
+
+def test_with_all_faults_together_nothing_that_can_be_finished_is_left(make_standin: MakeStandin, tmp_path: Path) -> None:
+    names = [name for name in catalogue.ALL if name not in PERMANENT]
+    faults = Faults(rates={name: 0.5 / len(names) for name in names})
+    standin = make_standin(settings(faults=faults, hang_s=0.05, retry_after_s=0), folder=tmp_path / "server")
+    run_to_the_end(standin, tmp_path, attempts=20)
+    assert finished(tmp_path) == {f"{n:032x}" for n in range(COUNT)}
+    assert {answer.reason for answer in journal.read(tmp_path / "answers" / "00") if answer.reason} <= set(TABLE)
+    money_is_right(standin, tmp_path, refunded=True)
