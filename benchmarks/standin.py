@@ -46,7 +46,7 @@ created = 1767225600
 context_length = 262144
 
 [server]
-credit_usd = 1e9
+credit_usd = 1e6
 time_scale = {scale}
 idle_exit_s = 0
 

@@ -55,7 +55,7 @@ def typescript(tools: Sequence[Mapping[str, Any]]) -> str:
     ordered = _sorted(list(tools))
     try:
         functions = [_function(t["function"]) for t in ordered if t.get("type") == "function" and t.get("function")]
-    except (_Inexpressible, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):  # _Inexpressible is a ValueError
         return compact_json(ordered)
     if not functions:
         return ""

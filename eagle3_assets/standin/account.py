@@ -49,8 +49,9 @@ class Account:
 
     def __post_init__(self) -> None:
         money = self.server.money
+        kept = self.ledger.spent_pico + self.ledger.foreign_pico  # a cache is late, but it does not forget an earlier run
         self._credits = [
-            _Shown(until_s=-1.0 if k == 0 else money.credits_stale_s * k / money.credits_nodes)
+            _Shown(kept, until_s=-1.0 if k == 0 else money.credits_stale_s * k / money.credits_nodes)
             for k in range(money.credits_nodes)
         ]
         self._foreign_left.extend(sorted((entry.at_s, round(entry.usd * PICO)) for entry in money.foreign))

@@ -69,7 +69,10 @@ class EngineFace:
         generation = self.generator.of_engine(
             request, self.kind, sampled, prompt_ids=prompt_ids, attempt=attempt, created=created
         )
-        self.ledger.settle(generation)
+        try:
+            self.ledger.settle(generation)
+        except OSError as error:
+            raise Refused(500, f"the answer cannot be written down ({error.strerror})") from None
         return generation
 
     async def answer(self, request: ChatRequest, prompt_ids: Ids) -> Generation:

@@ -37,14 +37,22 @@ class FaultBook:
     places: dict[str, int] = field(default_factory=dict)
 
     def choose(self, request: ChatRequest, provider: Provider, *, attempt: int, now_s: float) -> FaultName | None:
-        """The fault of this attempt; a script comes first, then all rates that hold now."""
+        """The fault of this attempt; a script comes first, then the endpoint's own, then all rates that hold now."""
         place = self.places.setdefault(request.hash, len(self.places))
         for script in self.faults.script:
             chosen = chance.unit(self.seed, request.hash, "script", script.fault)
             if script.chooses(text=request.last_text, place=place, chance=chosen, attempt=attempt):
                 return script.fault
-        tables = [self.faults.rates, provider.faults]
-        tables += [window.rates_at(now_s, provider.tag) for window in self.faults.schedule]
+        if own := fault_of(provider, seed=self.seed, request_hash=request.hash, attempt=attempt):
+            return own
+        tables = [self.faults.rates, *(window.rates_at(now_s, provider.tag) for window in self.faults.schedule)]
         if not any(tables):
             return None
         return drawn(tables, chance.unit(self.seed, request.hash, attempt, "fault"))
+
+
+def fault_of(provider: Provider, *, seed: str, request_hash: str, attempt: int) -> FaultName | None:
+    """What this endpoint does to this attempt: drawn once, so that an endpoint that did not turn it away does not fail it then."""
+    if not provider.faults:
+        return None
+    return drawn([provider.faults], chance.unit(seed, request_hash, attempt, "fault", provider.tag))

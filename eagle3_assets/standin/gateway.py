@@ -104,15 +104,10 @@ class Gateway:
         attempt = self.ledger.next_attempt(request.hash)
         provider, tried = self._endpoint(request, attempt)
         try:
-            prompt_ids = self.generator.prompt_ids(request, provider)
-        except UNWRITABLE as error:
-            raise refusals.template_failed(provider, error) from None
-        longest = self.generator.context_length
-        if len(prompt_ids) > longest:
-            message = f"This endpoint's maximum context length is {longest} tokens. However, you requested about {len(prompt_ids)} tokens."
-            raise refusals.bad_request(message, "context_length_exceeded")
-        _preauthorise(request, provider, len(prompt_ids), balance, self.account.key_left_pico)
-        estimate = self._estimate(request, provider, len(prompt_ids))
+            prompt_ids, estimate = self._weigh(request, provider, balance)
+        except refusals.Refusal:
+            self.traffic.not_asked(provider)
+            raise
         server = self.generator.profiles.server
         fault = self.faults.choose(request, provider, attempt=attempt, now_s=self.clock.now_s)
         if fault is not None:
@@ -123,6 +118,19 @@ class Gateway:
         slots = self.traffic.slots(provider)
         slot = None if slots is None else slots.take()
         return Admitted(request, attempt, provider, tried, prompt_ids, fault, self.account.hold(estimate), slot)
+
+    def _weigh(self, request: ChatRequest, provider: Provider, balance: int) -> tuple[Ids, int]:
+        """Prompt ids, and picodollars to hold. Raises Refusal: the endpoint never hears of such a request."""
+        try:
+            prompt_ids = self.generator.prompt_ids(request, provider)
+        except UNWRITABLE as error:
+            raise refusals.template_failed(provider, error) from None
+        longest = self.generator.context_length
+        if len(prompt_ids) > longest:
+            message = f"This endpoint's maximum context length is {longest} tokens. However, you requested about {len(prompt_ids)} tokens."
+            raise refusals.bad_request(message, "context_length_exceeded")
+        _preauthorise(request, provider, len(prompt_ids), balance, self.account.key_left_pico)
+        return prompt_ids, self._estimate(request, provider, len(prompt_ids))
 
     def leave(self, admitted: Admitted, cost_pico: int) -> None:
         """The request is over: its slot is free, the hold becomes what it cost."""

@@ -128,7 +128,7 @@ def _answers(port_file: dict[str, Any], timeout_s: float = 3.0) -> bool:
     try:
         with opener.open(port_file["origin"] + "/health", timeout=timeout_s) as response:
             return bool(json.loads(response.read()).get("nonce") == port_file["nonce"])
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError):  # a port file of somebody else's
         return False
 
 

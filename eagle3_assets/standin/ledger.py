@@ -33,10 +33,10 @@ _ACCOUNT_KEYS = ("generation_id", "request_hash", "attempt", "provider", "cost_p
 def write_secret(path: Path, prefix: str = "") -> str:
     """Read the secret of a folder, or make it (mode 0600). An empty file (the disk was full) is none: it would let everybody in."""
     kept = path.read_text(errors="replace").strip() if path.exists() else ""
-    if kept:
+    if kept and kept.isascii():
         return kept
     secret = prefix + secrets.token_hex(24)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w") as handle:
         handle.write(secret + "\n")
     return secret

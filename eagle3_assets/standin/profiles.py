@@ -42,6 +42,10 @@ class Profiles(Table):
         for tag in tags:
             if tags.count(tag) > 1:
                 raise ValueError(f"provider.tag = {tag!r} appears {tags.count(tag)} times: tags must be unique")
+        for window in self.server.faults.schedule:
+            for tag in window.providers:
+                if tag not in tags:
+                    raise ValueError(f"server.faults.schedule: no provider has the tag {tag!r}; there are {', '.join(tags)}")
         return self
 
 
@@ -110,7 +114,7 @@ def _where(loc: tuple[int | str, ...], raw: Any) -> str:
             name = raw.get("name") if isinstance(raw, dict) else None
             out += f"[{part}]" + (f" ({name})" if name else "")
         else:
-            out += ("." if out else "") + part
+            out += ("." if out else "") + (part if part.isprintable() else repr(part))
     return out
 
 

@@ -276,7 +276,10 @@ def models_page(profiles: Profiles, path: str, query: Mapping[str, str]) -> dict
     return {"data": entries[offset:follows], "links": {"next": next_page}, "total_count": len(entries)}
 
 
+_DIGITS = 9  # of a number in a query that is read at all
+
+
 def _whole(given: str | None, otherwise: int, *, least: int) -> int:
-    if given is None or not given.isascii() or not given.isdigit():
+    if given is None or not given.isascii() or not given.isdigit() or len(given) > _DIGITS:
         return otherwise
     return max(least, int(given))

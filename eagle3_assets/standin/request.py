@@ -223,6 +223,8 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     for k, message in enumerate(messages):
         if message.get("role") not in _ROLES:
             raise BadRequest(f"messages[{k}].role: expected one of {', '.join(_ROLES)}")
+        if not isinstance(message.get("tool_call_id") or "", str):
+            raise BadRequest(f"messages[{k}].tool_call_id: expected a string")
         content = message.get("content")
         if not (content is None or isinstance(content, str)):
             for part in _objects(content, f"messages[{k}].content"):

@@ -78,7 +78,7 @@ def read_asked(headers: Mapping[str, str], body: bytes) -> Asked | None:
     if headers.get("X-OpenRouter-Cache", "").strip().lower() != "true":
         return None
     given = headers.get("X-OpenRouter-Cache-TTL", "").strip()
-    ttl_s = min(max(int(given), 1), LONGEST_TTL_S) if given.isascii() and given.isdigit() else DEFAULT_TTL_S
+    ttl_s = min(max(int(given), 1), LONGEST_TTL_S) if given.isascii() and given.isdigit() and len(given) < 10 else DEFAULT_TTL_S
     clear = headers.get("X-OpenRouter-Cache-Clear", "").strip().lower() == "true"
     key = hashlib.sha256(headers.get("Authorization", "").encode("utf-8", "replace") + b"\0" + body).digest()
     return Asked(key, ttl_s, clear)

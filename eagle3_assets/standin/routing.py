@@ -12,8 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from eagle3_assets.standin import chance
+from eagle3_assets.standin.faults import fault_of
 from eagle3_assets.standin.request import ChatRequest
-from eagle3_assets.standin.schema.faults import drawn
 from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.traffic import STATUS, Traffic
 
@@ -157,7 +157,5 @@ def _turned_away(provider: Provider, seed: str, request_hash: str, attempt: int)
     """Status with which a busy or broken endpoint refuses."""
     if chance.unit(seed, request_hash, attempt, "shed", provider.tag) < provider.shed_rate:
         return 429
-    if not provider.faults:
-        return None
-    fault = drawn([provider.faults], chance.unit(seed, request_hash, attempt, "fault", provider.tag))
+    fault = fault_of(provider, seed=seed, request_hash=request_hash, attempt=attempt)
     return int(fault) if fault in _FALLS_THROUGH else None

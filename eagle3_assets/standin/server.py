@@ -102,7 +102,10 @@ class Standin:
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
             return json_response(wire.error_body(error.status, error.reason), error.status, allowed)
         except web.RequestPayloadError:  # half a body, or one that is not what its headers say
-            return json_response(wire.error_body(400, "Request body could not be read"), 400)
+            unread = json_response(wire.error_body(400, "Request body could not be read"), 400)
+            unread.force_close()
+            request.content.feed_eof()  # the library would try to read the rest, and fail in the log
+            return unread
         except ConnectionError:
             return web.Response()  # the client left: there is nobody to tell
         finally:

@@ -38,6 +38,10 @@ class Bucket:
         self.tokens -= 1
         return True
 
+    def put_back(self) -> None:
+        """What was taken was not needed."""
+        self.tokens = min(self.burst, self.tokens + 1)
+
     def wait_s(self) -> float:
         """Simulated seconds until the next token."""
         return max(0.0, (1 - self.tokens) / self.per_s)
@@ -105,6 +109,11 @@ class Traffic:
             return "queue_full"
         bucket = self._bucket(provider)
         return "rate_limited" if bucket is not None and not bucket.take(now_s) else None
+
+    def not_asked(self, provider: Provider) -> None:
+        """It did not refuse, and the request did not come."""
+        if (bucket := self._bucket(provider)) is not None:
+            bucket.put_back()
 
     def recent_outage(self, provider: Provider) -> bool:
         now_s = self.clock.now_s

@@ -66,6 +66,14 @@ def test_credits_of_several_caches_jump_and_go_back(make_standin: MakeStandin) -
     assert shown[-1] > 0
 
 
+def test_after_a_restart_no_cache_shows_less_than_what_was_spent_before(make_standin: MakeStandin) -> None:
+    standin = make_standin(money(foreign=(ForeignSpend(at_s=0.0, usd=1.5),)))
+    assert standin.gateway.account.usage_pico == round(1.5 * PICO)
+    standin.ledger.close()
+    again = make_standin(money(credits_stale_s=60.0, credits_nodes=3))
+    assert [again.gateway.account.shown_credits_pico() for _ in range(6)] == [round(1.5 * PICO)] * 6
+
+
 def test_credits_can_refuse_the_inference_key(make_standin: MakeStandin) -> None:
     standin = make_standin(money(credits_need_management_key=True))
     standin.management_key = "sk-standin-mgmt-test"

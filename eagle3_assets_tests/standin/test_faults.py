@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,30 @@ def test_a_fault_of_one_provider_falls_through_to_the_next_and_is_told_by_genera
             assert tried == [("Verbatim", 503), ("Stripper", 200)]
             alone, _, _ = await client.post(chat(**only("verbatim")))
             assert alone == 503
+
+    asyncio.run(run())
+
+
+def test_a_fault_that_falls_through_is_seen_by_no_client_as_long_as_another_endpoint_is_left(make_standin: MakeStandin) -> None:
+    profiles = settings()
+    first = profiles.provider[0].model_copy(update={"faults": {"502": 0.5, "usage_null": 0.2}, "shed_rate": 0.0})
+    standin = make_standin(profiles.model_copy(update={"provider": (first, *profiles.provider[1:])}))
+
+    async def seen(client: Client, **more: Any) -> Counter[str]:
+        out: Counter[str] = Counter()
+        for k in range(200):
+            status, _, raw = await client.post(chat(f"{k}", **more))
+            answer = json.loads(raw)
+            out[answer["provider"] if status == 200 else str(status)] += 1
+            out["usage_null"] += status == 200 and answer["usage"] is None
+        return out
+
+    async def run() -> None:
+        async with connected(standin) as client:
+            both = await seen(client, provider={"order": ["verbatim", "stripper"]})
+            assert both["502"] == 0 and 80 < both["Stripper"] < 120 and 25 < both["usage_null"] < 55
+            alone = await seen(client, **only("verbatim"))
+            assert 80 < alone["502"] < 120 and 25 < alone["usage_null"] < 55
 
     asyncio.run(run())
 

@@ -100,6 +100,14 @@ def test_a_port_file_that_points_to_a_stranger_is_recognised(folder: Path) -> No
     assert str(port) not in address.base_url
 
 
+@pytest.mark.parametrize("origin", [5, "nonsense", None, ["http://127.0.0.1:1"]])
+def test_a_port_file_that_nobody_here_wrote_is_no_server(origin: Any, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {"origin": origin, "pid": 1, "nonce": "x", "profiles_sha256": "", "seed": 0, "answers": "bank"}
+    (folder / "server.json").write_text(json.dumps(values))
+    assert running(folder) is None
+
+
 def test_ctrl_c_in_the_callers_terminal_does_not_reach_the_server(folder: Path) -> None:
     # a runner may have been started with SIGINT ignored, which children inherit
     wait = (

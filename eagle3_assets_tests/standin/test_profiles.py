@@ -35,6 +35,14 @@ def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None
         ("price_prompt = 0.44", "price_prompt = 0.12345678", ["provider[1] (Injector).price_prompt", "six decimals"]),
         ('slug = "eagle3/kimi-mini"', "", ["model.slug", "missing"]),
         ("[model]", "[model", ["not valid TOML"]),
+        ("credit_usd = 25.0", "credit_usd = inf", ["server.credit_usd", "finite"]),
+        ("time_scale = 0.02", "time_scale = 1e300", ["server.time_scale", "1000"]),
+        ("seed = 0", '"a\\nb" = 0', ["unknown key server.'a\\nb'"]),
+        (
+            "rates = { 429 = 0.02, 502 = 0.01 }",
+            'schedule = [{ from_s = 0, to_s = 1, rates = { 429 = 0.5 }, providers = ["nobody"] }]',
+            ["server.faults.schedule", "'nobody'", "verbatim/int4"],
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_key_and_value(old: str, new: str, words: list[str], tmp_path: Path) -> None:

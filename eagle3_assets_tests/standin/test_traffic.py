@@ -6,11 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+from eagle3_assets.standin.clock import Clock
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.schema.server import Limits
+from eagle3_assets.standin.schema.server import Limits, Money
 from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.traffic import Bucket, Slots
+from eagle3_assets.standin.traffic import Bucket, Slots, Traffic
 from eagle3_assets_tests.standin.conftest import TOOL, MakeStandin, chat, connected, only, settings
 
 
@@ -61,6 +62,27 @@ def test_slots_that_shrink_serve_fewer_and_that_grow_wake_who_waits() -> None:
     asyncio.run(run())
 
 
+def test_who_leaves_an_endpoint_that_has_shrunk_since_gives_back_one_slot_of_the_smaller_one() -> None:
+    async def run() -> None:
+        traffic = Traffic(Clock(1.0))
+        before = settings().provider[0].model_copy(update={"capacity": 3})
+        after = before.model_copy(update={"capacity": 1})
+
+        def take(provider: Provider) -> asyncio.Future[None]:
+            slots = traffic.slots(provider)
+            assert slots is not None
+            return slots.take()
+
+        old, new = [take(before) for _ in range(3)], [take(after) for _ in range(3)]
+        for slot in old[:2]:
+            traffic.give_back(before, slot)
+        assert [slot.done() for slot in new] == [False] * 3  # one of the old ones still holds the only slot
+        traffic.give_back(before, old[2])
+        assert [slot.done() for slot in new] == [True, False, False]
+
+    asyncio.run(run())
+
+
 def test_an_empty_bucket_passes_the_request_on_and_refuses_it_when_nobody_is_left(make_standin: MakeStandin) -> None:
     standin = make_standin(with_first({"requests_per_s": 0.5, "burst": 1}, time_scale=0.0))
     now = [0.0]
@@ -77,6 +99,23 @@ def test_an_empty_bucket_passes_the_request_on_and_refuses_it_when_nobody_is_lef
             assert int(headers["retry-after"]) == error["availability"]["retry_after"] >= 1
             now[0] = 2.0
             assert (await client.post(chat("alone", **only("verbatim"))))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_what_openrouter_itself_refuses_takes_nothing_from_the_bucket_of_an_endpoint(make_standin: MakeStandin) -> None:
+    first = {"requests_per_s": 0.001, "burst": 2}
+    standin = make_standin(with_first(first, credit_usd=0.01, money=Money(in_flight_share=0.5)))
+    turned(standin, [0.0])
+
+    async def run() -> None:
+        async with connected(standin) as client:
+            for max_tokens, word in ((60_000, "can only afford"), (4_000, "in-flight budget")):
+                for k in range(3):
+                    status, _, raw = await client.post({**chat(f"{k}", **only("verbatim")), "max_tokens": max_tokens})
+                    assert status == 402 and word in json.loads(raw)["error"]["message"]
+            small = [(await client.post({**chat(f"{k}", **only("verbatim")), "max_tokens": 20}))[0] for k in range(3)]
+            assert small == [200, 200, 429]
 
     asyncio.run(run())
 

@@ -137,8 +137,12 @@ class Billing(Table):
     count_noise: float = Field(
         default=0.0, ge=0, lt=1, description="completion_tokens are off by up to this share, drawn for each answer"
     )
-    prompt_offset: int = Field(default=0, description="added to prompt_tokens (a stub that is counted too)")
-    completion_offset: int = Field(default=0, description="added to completion_tokens (+1: the prefilled <think> is billed)")
+    prompt_offset: int = Field(
+        default=0, ge=-1_000_000, le=1_000_000, description="added to prompt_tokens (a stub that is counted too)"
+    )
+    completion_offset: int = Field(
+        default=0, ge=-1_000_000, le=1_000_000, description="added to completion_tokens (+1: the prefilled <think> is billed)"
+    )
     reasoning_tokens: Literal["with_close", "text", "plus_one", "estimate", "zero", "null"] = Field(
         default="with_close",
         description="R and one for </think>; R; with_close + 1; ceil(characters / 4) of the returned text; 0; null",

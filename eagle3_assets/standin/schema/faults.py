@@ -53,7 +53,7 @@ class FaultWindow(Table):
     """`[[server.faults.schedule]]`: more faults from `from_s` to `to_s` (simulated seconds since the server started)."""
 
     from_s: Seconds
-    to_s: float = Field(gt=0)
+    to_s: float = Field(gt=0, le=1e9)
     rates: Rates
     providers: tuple[str, ...] = Field(default=(), description="tags; empty = all")
 

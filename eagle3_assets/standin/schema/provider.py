@@ -22,15 +22,15 @@ def _as_written(value: Any) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
-Price = Annotated[Decimal, BeforeValidator(_as_written, json_schema_input_type=float), Field(ge=0)]
+Price = Annotated[Decimal, BeforeValidator(_as_written, json_schema_input_type=float), Field(ge=0, le=10**6)]
 
 
 class Latency(Table):
     """`[provider.latency]`, in simulated seconds."""
 
-    ttft_median_s: float = Field(default=1.0, gt=0, description="time to first token, log-normal")
-    ttft_sigma: float = Field(default=0.5, ge=0)
-    tokens_per_s: float = Field(default=60.0, gt=0)
+    ttft_median_s: float = Field(default=1.0, gt=0, le=1e6, description="time to first token, log-normal")
+    ttft_sigma: float = Field(default=0.5, ge=0, le=5)
+    tokens_per_s: float = Field(default=60.0, ge=1e-3, le=1e9)
 
 
 class LogprobEntries(Table):
@@ -121,8 +121,8 @@ class Provider(Table):
     max_queue: int | None = Field(default=None, ge=0, description="requests that may wait, more are refused; unset = any number")
     requests_per_s: float | None = Field(
         default=None,
-        gt=0,
-        allow_inf_nan=False,
+        ge=1e-6,
+        le=1e9,
         description="refill of the token bucket that upstream 429s come from; unset = none",
     )
     burst: int = Field(default=1, ge=1, description="size of that bucket")
