@@ -110,10 +110,8 @@ def test_a_port_file_that_nobody_here_wrote_is_no_server(origin: Any, folder: Pa
 
 def test_ctrl_c_in_the_callers_terminal_does_not_reach_the_server(folder: Path) -> None:
     # a runner may have been started with SIGINT ignored, which children inherit
-    wait = (
-        ASK
-        + "; sys.stdout.flush(); import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); time.sleep(60)"
-    )
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    wait = listen + ASK + "; sys.stdout.flush(); import time; time.sleep(60)"
     caller = subprocess.Popen(
         [sys.executable, "-c", wait, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
