@@ -94,6 +94,12 @@ class Routing(_Table):
     min_status: int = Field(default=0, le=0, description="endpoint status 0 is normal, lower is worse")
     min_uptime: float = Field(default=0.0, ge=0, le=100, description="percent over 30 minutes; unknown passes")
     require_parameters: bool = True
+    parameters: tuple[str, ...] = Field(default=(), description="names that an endpoint must list besides those always sent")
+    leave_out_inexact: bool = Field(
+        default=False,
+        description="do not ask providers whose wire profile says that no reading of their text fits their bills; "
+        "false: they are only named",
+    )
     allow_fallbacks: bool = True
 
 
@@ -106,14 +112,30 @@ class Budget(_Table):
     approved_usd: Usd | None = None
 
 
+# A stream shows its first token after queueing and prefill; half a minute is long, five minutes is nobody there.
+STREAM_SILENCE_S = 300.0
+
+
 class Collect(_Table):
     """`[collect]`: how requests are sent."""
 
     in_flight: int = Field(default=2000, ge=1, le=10_000)
     attempts: int = Field(default=4, ge=1, le=20, description="tries per prompt, transport and server faults together")
-    timeout_s: float = Field(default=900.0, gt=0)
+    timeout_s: float = Field(default=900.0, gt=0, description="the longest that one request may take")
+    silence_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="a request that brings nothing but keep-alives for so long hangs; default 300 for streams, timeout_s for whole "
+        "answers, which are silent until they are done",
+    )
     stop_grace_s: float = Field(default=20.0, ge=0)
-    stream: bool = False
+    stream: Literal["auto", "never", "always"] = Field(
+        default="never", description="auto: when the pilot saw every eligible endpoint stream token by token"
+    )
+
+    def silence_of(self, stream: bool) -> float:
+        """Seconds without a byte of an answer after which a request counts as hung."""
+        return min(self.timeout_s, self.silence_s or (STREAM_SILENCE_S if stream else self.timeout_s))
 
 
 class Sampling(_Table):

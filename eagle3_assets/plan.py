@@ -6,8 +6,10 @@ Does not belong here: spending (`collect/ledger.py`), printing (`cli/plan.py`), 
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.store import Store, read_json, write_json
 
 CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (research note tokenizers.md, section 2)
+GUESS = 2.0  # without a pilot an answer may be half or twice as long as the campaign file says
 LOCAL_TOKENS_PER_S = 90.0  # one local server of eight GPUs, as stated for B1 and B2 (30 h a dataset)
 EXTRACTION_TOKENS_PER_S = 422.0  # 138.4 M tokens in 91 h (hidden-states.md, section 5): measure your own
 LAYERS_STORED = 4  # E_low, E_mid, E_high, final_prenorm
@@ -39,10 +42,19 @@ def state_bytes(tokens: int, hidden_size: int, dtype: str = "bfloat16", layers: 
 
 
 def make_plan(
-    campaign: Campaign, facts: list[DatasetFacts], pilot: dict[str, Any], prices: tuple[float, float], free_bytes: int
+    campaign: Campaign,
+    facts: list[DatasetFacts],
+    pilot: dict[str, Any],
+    prices: tuple[float, float],
+    free_bytes: int,
+    *,
+    listed: Sequence[tuple[float, float]] = (),
 ) -> dict[str, Any]:
-    """The plan as plain JSON. `prices` are the dearest eligible (prompt, completion) prices in USD per million tokens."""
-    rows = [_dataset_plan(campaign, f, pilot, prices) for f in facts]
+    """The plan as plain JSON. `prices` (prompt, completion; USD per million tokens) bound what an answer may cost: holds are made of
+    them. `listed` are those of the eligible endpoints: their mean is expected, the cheapest and the dearest end the interval.
+    """
+    spread = _Prices.of(listed or [prices])
+    rows = [_dataset_plan(campaign, f, pilot, spread) for f in facts]
     paid = [r for r in rows if r["backend"] == "openrouter"]
     output = sum(r["output_tokens"] for r in rows)
     total = output + sum(r["prompt_tokens"] for r in rows)
@@ -50,9 +62,9 @@ def make_plan(
     stored = state_bytes(total, campaign.target.hidden_size, campaign.extraction.dtype)
     pilot_spent = float(pilot.get("spent_usd", 0.0))
     expected = sum(r["usd_expected"] for r in paid)
+    budget, asked = campaign.budget.campaign_usd, campaign.collect.in_flight
     hold = campaign.sampling.max_tokens * prices[1] / 1e6
-    in_flight_money = int(campaign.budget.campaign_usd / hold) if hold else campaign.collect.in_flight
-    in_flight = max(1, min(campaign.collect.in_flight, in_flight_money))
+    left = max(0.0, budget - pilot_spent)
     seconds = float(pilot.get("mean_seconds") or 60.0)
     n_paid = sum(r["rows"] for r in paid)
     return {
@@ -60,16 +72,25 @@ def make_plan(
         "tokens": {"output": output, "prompt": total - output, "total": total},
         "usd": {
             "expected": round(expected, 6),
+            **_usd_interval(paid),
             "pilot_spent": round(pilot_spent, 6),
-            "budget": campaign.budget.campaign_usd,
-            "fits": expected + pilot_spent <= campaign.budget.campaign_usd,
+            "budget": budget,
+            "fits": expected + pilot_spent <= budget,
         },
-        "minutes": {"answers": round(n_paid / in_flight * seconds / 60, 2)},
+        "minutes": {
+            "answers": round(answer_seconds(n_paid, expected, left, hold, asked, seconds) / 60, 2),
+            "answers_if_money_held_nothing_up": round(n_paid / asked * seconds / 60, 2),
+        },
         "hours": {
             "answers_if_served_locally": round(paid_output / LOCAL_TOKENS_PER_S / 3600, 2),
             "extraction": round(total / EXTRACTION_TOKENS_PER_S / 3600, 2),
         },
-        "in_flight": {"asked": campaign.collect.in_flight, "money_allows_at_start": in_flight_money, "hold_usd": hold},
+        "in_flight": {
+            "asked": asked,
+            "hold_usd": hold,
+            "money_allows_at_start": in_flight_possible(left, hold, asked, bounded=False),
+            "by_money_left": [[round(left * k, 6), in_flight_possible(left * k, hold, asked)] for k in (1.0, 0.5, 0.2, 0.1)],
+        },
         "states": {
             "bytes": stored,
             "terabytes": stored / 1e12,
@@ -82,6 +103,10 @@ def make_plan(
         },
         "assumptions": {
             "prices_usd_per_million": {"prompt": prices[0], "completion": prices[1]},
+            "expected_usd_per_million": {"prompt": spread.expected[0], "completion": spread.expected[1]},
+            "interval": "95 % for the lengths, cheapest to dearest endpoint for the price"
+            if pilot.get("lengths")
+            else "no pilot yet: half to twice the length, cheapest to dearest endpoint for the price",
             "lengths_from": "pilot" if pilot.get("lengths") else "campaign file (mean_tokens)",
             "seconds_per_answer": seconds,
             "chars_per_prompt_token": CHARS_PER_TOKEN,
@@ -91,21 +116,102 @@ def make_plan(
     }
 
 
-def _dataset_plan(campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: tuple[float, float]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """(prompt, completion) in USD per million tokens."""
+
+    cheapest: tuple[float, float]
+    expected: tuple[float, float]
+    dearest: tuple[float, float]
+
+    @classmethod
+    def of(cls, listed: Sequence[tuple[float, float]]) -> _Prices:
+        by_completion = sorted(listed, key=lambda price: (price[1], price[0]))
+        mean = tuple(math.fsum(price[k] for price in listed) / len(listed) for k in (0, 1))
+        return cls(by_completion[0], (mean[0], mean[1]), by_completion[-1])
+
+
+def _dataset_plan(campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: _Prices) -> dict[str, Any]:
     lengths = pilot.get("lengths", {}).get(facts.dataset.name)
     output = round(facts.rows * lengths["mean"]) if lengths else facts.expected_tokens
+    low, high = token_interval(facts.rows, output, lengths)
     prompt = round(facts.prompt_chars / CHARS_PER_TOKEN)
     paid = facts.dataset.backend == "openrouter"
-    usd = (prompt * prices[0] + output * prices[1]) / 1e6 if paid else 0.0
+
+    def usd(tokens: float, price: tuple[float, float]) -> float:
+        return round((prompt * price[0] + tokens * price[1]) / 1e6, 6) if paid else 0.0
+
     return {
         "dataset": facts.dataset.name,
         "backend": facts.dataset.backend,
         "rows": facts.rows,
         "prompt_tokens": prompt,
         "output_tokens": output,
-        "usd_expected": round(usd, 6),
+        "output_tokens_interval": [round(low), round(high)],
+        "usd_expected": usd(output, prices.expected),
+        "usd_interval": [usd(low, prices.cheapest), usd(high, prices.dearest)],
+        "usd_expected_at_ends": [usd(output, prices.cheapest), usd(output, prices.dearest)],
         "usd_cap": dataset_cap(campaign, facts.dataset),
+        "hours_if_served_locally": round(output / LOCAL_TOKENS_PER_S / 3600, 2),
     }
+
+
+def token_interval(rows: int, output: float, lengths: dict[str, float] | None) -> tuple[float, float]:
+    """95 % for the sum of output tokens of `rows` answers, from the pilot's length distribution (n, mean, p50, p90, perhaps sd).
+
+    Two parts: the mean is known from n answers only, and the rows scatter themselves. Without `sd` the spread is that of a
+    log-normal distribution through p50 and p90 (answer lengths are about log-normal).
+    """
+    n = int(lengths.get("n", 0)) if lengths else 0
+    if lengths is None or n < 2:
+        return output / GUESS, output * GUESS
+    sd = lengths.get("sd")
+    if sd is None:
+        p50, p90 = lengths["p50"], lengths["p90"]
+        sigma = math.log(p90 / p50) / 1.2816 if p90 > p50 > 0 else 0.0
+        sd = lengths["mean"] * math.sqrt(math.expm1(sigma**2))
+    t = 1.96 + 2.37 / (n - 1) + 2.82 / (n - 1) ** 2  # Student's t at 97.5 %, expanded in 1/(n - 1)
+    half = t * sd * math.sqrt(rows + rows**2 / n)
+    return max(float(min(rows, output)), output - half), output + half
+
+
+def _usd_interval(paid: list[dict[str, Any]]) -> dict[str, float]:
+    """Lengths of datasets are independent of each other (their errors add in quadrature), the price is one for all."""
+    ends = []
+    for k, sign in ((0, -1), (1, 1)):
+        middle = math.fsum(row["usd_expected_at_ends"][k] for row in paid)
+        ends.append(middle + sign * math.hypot(*(row["usd_interval"][k] - row["usd_expected_at_ends"][k] for row in paid)))
+    return {"low": round(max(0.0, ends[0]), 6), "high": round(ends[1], 6)}
+
+
+# ---------------------------------------------------------------------------------------------------- money in flight
+def in_flight_possible(left_usd: float, hold_usd: float, asked: int, *, bounded: bool = True) -> int:
+    """Requests that `left_usd` can hold at once (2,000 x 16,384 tokens x 3.25 USD/M = 106 USD), at most `asked` if `bounded`."""
+    if hold_usd <= 0:
+        return asked
+    possible = int(max(0.0, left_usd) / hold_usd)
+    return min(asked, possible) if bounded else possible
+
+
+def answer_seconds(rows: int, cost_usd: float, left_usd: float, hold_usd: float, asked: int, seconds: float) -> float:
+    """Time for `rows` answers of `seconds` each that cost `cost_usd` together, with `left_usd` at the start.
+
+    While x USD are spent, min(asked, (left - x) / hold) are in flight: dt = seconds * rows / cost * dx / n(x). Never below one in
+    flight; money that does not last is spent to its last hold.
+    """
+    full = rows * seconds / asked
+    if rows == 0 or cost_usd <= 0 or hold_usd <= 0:
+        return full
+    per_usd = rows * seconds / cost_usd
+    spendable = min(cost_usd, max(0.0, left_usd - hold_usd))
+    free = min(spendable, max(0.0, left_usd - asked * hold_usd))  # spent before holds bind
+    bent = hold_usd * math.log((left_usd - free) / (left_usd - spendable)) if spendable > free else 0.0
+    return per_usd * (free / asked + bent)
+
+
+def still_needed_usd(plan: dict[str, Any], spent_usd: float) -> float:
+    """What the plan expects to be spent from now on."""
+    return max(0.0, float(plan["usd"]["expected"]) + float(plan["usd"]["pilot_spent"]) - spent_usd)
 
 
 def dataset_cap(campaign: Campaign, dataset: Dataset) -> float | None:
@@ -195,6 +301,9 @@ def read_plan(store: Store) -> dict[str, Any] | None:
     if not store.plan.exists():
         return None
     plan = read_json(store.plan)
-    if not isinstance(plan, dict) or not {"datasets", "usd", "states", "hours", "assumptions"} <= plan.keys():
+    is_one = (
+        isinstance(plan, dict) and {"datasets", "usd", "states", "hours", "minutes", "in_flight", "assumptions"} <= plan.keys()
+    )
+    if not is_one or "low" not in plan["usd"]:  # the second: one of an earlier version
         raise StoreError(f"{store.plan}: is not a plan; remove it and run `eagle3 run --until plan`")
-    return plan
+    return dict(plan)

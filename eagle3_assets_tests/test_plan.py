@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import pytest
 
 from eagle3_assets import plan as planning
@@ -103,3 +106,79 @@ def test_a_plan_that_is_not_one_is_one_line(store: Store, text: str) -> None:
 def test_an_amount_is_shown_as_it_is() -> None:
     shown = {0.035: "0.035", 0.04: "0.04", 1.0: "1.00", 86.0: "86.00", 1234.5: "1,234.50", 0.0: "0.00", 0.1 + 0.2: "0.30"}
     assert {usd: planning.usd_text(usd) for usd in shown} == shown
+
+
+# ---------------------------------------------------------------------------------------------------- intervals, money in flight
+LENGTHS = {"n": 30, "mean": 3500.0, "p50": 3000.0, "p90": 6500.0, "max": 9000.0}
+
+
+def test_an_interval_of_tokens_holds_the_truth_about_95_times_in_100() -> None:
+    chance = random.Random(5)
+    hits, runs = 0, 400
+    for _ in range(runs):
+        pilot = sorted(chance.lognormvariate(8.0, 0.6) for _ in range(30))
+        lengths = {"n": 30, "mean": sum(pilot) / 30, "p50": pilot[14], "p90": pilot[26]}
+        low, high = planning.token_interval(500, 500 * lengths["mean"], lengths)
+        hits += low <= sum(chance.lognormvariate(8.0, 0.6) for _ in range(500)) <= high
+    assert 0.88 <= hits / runs <= 0.99, hits / runs
+
+
+def test_more_pilot_answers_make_the_interval_narrower_and_none_make_it_half_to_double() -> None:
+    widths = [high - low for low, high in (planning.token_interval(2000, 7e6, {**LENGTHS, "n": n}) for n in (3, 10, 30, 300))]
+    assert widths == sorted(widths, reverse=True) and widths[-1] < 0.2 * widths[0]
+    assert planning.token_interval(2000, 7e6, None) == (3.5e6, 14e6)
+    low, high = planning.token_interval(2000, 7e6, {**LENGTHS, "sd": 0.0})
+    assert low == high == 7e6
+
+
+def test_the_interval_of_dollars_goes_from_the_cheapest_to_the_dearest_endpoint(campaign: Campaign) -> None:
+    facts = [planning.DatasetFacts(d, 100, 38_800, 100 * 300) for d in campaign.dataset]
+    pilot = {"lengths": {d.name: {**LENGTHS, "mean": 300.0, "p50": 300.0, "p90": 300.0} for d in campaign.dataset}}
+    plan = planning.make_plan(campaign, facts, pilot, (1.0, 4.0), 10**12, listed=[(0.4, 1.0), (0.6, 3.0)])
+    prompts, tokens = 2 * 10_000, 2 * 30_000
+    assert plan["usd"]["low"] == pytest.approx((prompts * 0.4 + tokens * 1.0) / 1e6)
+    assert plan["usd"]["expected"] == pytest.approx((prompts * 0.5 + tokens * 2.0) / 1e6)
+    assert plan["usd"]["high"] == pytest.approx((prompts * 0.6 + tokens * 3.0) / 1e6)
+    assert plan["in_flight"]["hold_usd"] == pytest.approx(campaign.sampling.max_tokens * 4.0 / 1e6)  # holds: the bound
+    wide = planning.make_plan(campaign, facts, {}, (1.0, 4.0), 10**12, listed=[(0.4, 1.0), (0.6, 3.0)])
+    assert wide["usd"]["low"] < plan["usd"]["low"] and wide["usd"]["high"] > plan["usd"]["high"]
+    free = [row for row in plan["datasets"] if row["backend"] != "openrouter"]
+    assert free and all(row["usd_interval"] == [0.0, 0.0] for row in free)
+
+
+def test_money_left_bends_the_number_in_flight() -> None:
+    hold = 16_384 * 3.25 / 1e6
+    assert hold * 2000 == pytest.approx(106.5, abs=0.01)
+    assert [planning.in_flight_possible(left, hold, 2000) for left in (220, 100, 50, 0.01)] == [2000, 1878, 939, 0]
+
+
+def test_the_time_of_a_run_is_that_of_a_simulation_that_pays_answer_by_answer() -> None:
+    hold, each, rows, seconds, asked = 0.05, 0.0075, 12_000, 60.0, 2000
+    for left in (100.0, 220.0, 95.0):
+        now, spent, simulated = 0.0, 0.0, 0.0
+        for _ in range(rows):
+            if left - spent < hold:
+                break
+            now += seconds / max(1.0, min(asked, (left - spent) / hold))
+            spent += each
+        simulated = now
+        assert planning.answer_seconds(rows, rows * each, left, hold, asked, seconds) == pytest.approx(simulated, rel=0.01), left
+    assert planning.answer_seconds(rows, rows * each, 220.0, hold, asked, seconds) == pytest.approx(
+        rows * seconds / asked, rel=0.2
+    )
+    assert planning.answer_seconds(0, 0.0, 1.0, hold, asked, seconds) == 0.0
+
+
+def test_what_is_still_needed_shrinks_as_money_is_spent(campaign: Campaign) -> None:
+    plan = _plan(campaign, spent_usd=0.01)
+    assert planning.still_needed_usd(plan, 0.01) == pytest.approx(plan["usd"]["expected"])  # type: ignore[index, call-overload]
+    assert planning.still_needed_usd(plan, 1e9) == 0.0
+
+
+def test_a_plan_of_an_earlier_version_is_one_line(store: Store, campaign: Campaign) -> None:
+    plan = _plan(campaign)
+    del plan["usd"]["low"]  # type: ignore[attr-defined]
+    store.root.mkdir(parents=True)
+    store.plan.write_text(json.dumps(plan))
+    with pytest.raises(StoreError, match="remove it and run"):
+        planning.read_plan(store)

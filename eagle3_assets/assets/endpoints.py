@@ -1,7 +1,9 @@
 """`endpoints`: a snapshot of who serves the model, at what price and precision, and which endpoints our policy takes."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import aiohttp
 import dagster as dg
@@ -58,22 +60,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     return [endpoints]
 
 
-def endpoint_table(resolved: routing.Routing) -> dg.MetadataValue:  # type: ignore[type-arg]
-    """One row an endpoint: what it is, what it costs (USD per million tokens), and whether it is taken."""
-    rows = [(e, "taken") for e in resolved.eligible] + list(resolved.refused)
-    return dg.MetadataValue.table(
-        [
-            dg.TableRecord(
-                {
-                    "provider": e.provider_name,
-                    "tag": e.tag,
-                    "quantization": e.quantization,
-                    "prompt USD/M": e.prompt_price * 1e6,
-                    "completion USD/M": e.completion_price * 1e6,
-                    "status": e.status,
-                    "verdict": why,
-                }
-            )
-            for e, why in rows
-        ]
-    )
+def endpoint_table(resolved: routing.Routing, pilot: Mapping[str, Any] | None = None) -> dg.MetadataValue:
+    """One row an endpoint: what it is, what it costs (USD per million tokens), whether it is taken, what the pilot saw."""
+    rows = routing.routing_table(resolved, pilot)
+    return dg.MetadataValue.table([dg.TableRecord({k: "" if v is None else v for k, v in row.items()}) for row in rows])

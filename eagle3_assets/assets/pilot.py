@@ -1,16 +1,20 @@
-"""`pilot`: a few paid answers per eligible endpoint under its own small cap: lengths, prices, speed, habits of the wire."""
+"""`pilot`: a few dozen paid answers per eligible endpoint under its own small cap: lengths, prices, speed, habits of the wire."""
 
 import asyncio
+from typing import Any
 
 import dagster as dg
 
 from eagle3_assets import gate, lineage
-from eagle3_assets.assets.answers import open_ledger, pilot_limit, resolved_routing, stopping_on_signals
+from eagle3_assets.assets.answers import open_ledger, pilot_limit, stopping_on_signals
+from eagle3_assets.assets.endpoints import endpoint_table
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.collect import journal
+from eagle3_assets.collect import routing as routes
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.resources.openrouter import OpenRouterResource
-from eagle3_assets.store import commit, write_json
+from eagle3_assets.store import Store, commit, read_committed, write_json
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -23,17 +27,21 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         backfill_policy=SINGLE_RUN,
         deps=["endpoints", "tokenizer_probe", *(dg.AssetKey(["prompts", name]) for name in paid)],
-        description=f"A few paid answers per eligible endpoint, at most {campaign.budget.pilot_usd:g} USD: length distribution, "
-        "prices, speed, and the wire's habits. Resumes; never buys an answer twice.",
+        description=f"A few dozen paid answers per eligible endpoint, at most {campaign.budget.pilot_usd:g} USD: length "
+        "distribution, prices, speed; probes of streams, log-probabilities, history replay and leading spaces; first wire "
+        "profiles. Resumes; never buys an answer twice.",
     )
     async def pilot(context: dg.AssetExecutionContext, openrouter: OpenRouterResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.collect.pilot import run_pilot
+        from eagle3_assets.exact.tokenizer import load_profile
         from eagle3_assets.prompts.file import read_prompts
 
         with stage(context, campaign) as store:
             gate.require_probe(campaign, store)
             servers = openrouter.servers(campaign, store)
             inputs = lineage.pilot_inputs(campaign, store)
+            snapshot = read_committed(store.endpoints, made_by="endpoints")["snapshot"]
+            profile = load_profile(campaign.target.profile)
             stop = asyncio.Event()
             with stopping_on_signals(stop), open_ledger(campaign, store, pilot_limit(campaign, store)) as ledger:
                 found = await run_pilot(
@@ -41,15 +49,31 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                     {name: read_prompts(store.prompts(name), with_reserve=True) for name in paid},
                     servers=servers,
                     ledger=ledger,
-                    routing=resolved_routing(campaign, store),
+                    # the policy alone: whom an earlier pilot spoke against is asked again
+                    routing=routes.resolve(campaign, snapshot),
                     folder=store.pilot_dir,
                     stop=stop,
+                    count_tokens=lambda text: len(profile.encoding.encode_ordinary(text)),
                 )
             if stop.is_set():
                 raise dg.DagsterExecutionInterruptedError()
+            found["wire_profiles"] = first_wire_profiles(campaign, store)
+            resolved = routes.resolve(campaign, snapshot, pilot=found, wire_profiles=found["wire_profiles"])
+            found["routing"] = routes.routing_table(resolved, found)
             write_json(store.pilot, found)
             files = [store.pilot, *store.pilot_dir.glob("segment-*")]
             manifest = commit(store.pilot, files=files, inputs=inputs, numbers={"spent_usd": found["spent_usd"]})
-            return dg.MaterializeResult(metadata=described(found, file=store.pilot, digest=manifest.digest))
+            shown = {name: value for name, value in found.items() if name not in ("wire_profiles", "routing")}
+            table = endpoint_table(resolved, found)
+            return dg.MaterializeResult(metadata=described(shown, routing=table, file=store.pilot, digest=manifest.digest))
 
     return [pilot]
+
+
+def first_wire_profiles(campaign: Campaign, store: Store) -> dict[str, Any]:
+    """What the pilot's answers alone say of each provider's wire; `wire_profiles` learns more when there are more answers."""
+    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.exact.wire_profiles import learn
+
+    best = journal.best(journal.read(store.pilot_dir))
+    return learn(load_profile(campaign.target.profile), (best[key] for key in sorted(best)), thinking=campaign.target.thinking)

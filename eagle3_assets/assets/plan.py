@@ -28,13 +28,23 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             pilot = read_committed(store.pilot, made_by="pilot")
             routing = resolved_routing(campaign, store)
             prices = (routing.max_prompt_price * 1e6, routing.max_completion_price * 1e6)
-            found = planning.make_plan(campaign, dataset_facts(campaign, store), pilot, prices, planning.free_bytes(store.root))
+            found = planning.make_plan(
+                campaign,
+                dataset_facts(campaign, store),
+                pilot,
+                prices,
+                planning.free_bytes(store.root),
+                listed=[(e.prompt_price * 1e6, e.completion_price * 1e6) for e in routing.eligible],
+            )
             write_json(store.plan, found)
             manifest = commit(store.plan, files=[store.plan], inputs=inputs)
             return dg.MaterializeResult(
                 metadata=described(
                     {
                         "usd_expected": found["usd"]["expected"],
+                        "usd_low": found["usd"]["low"],
+                        "usd_high": found["usd"]["high"],
+                        "in_flight_that_money_allows": found["in_flight"]["by_money_left"][0][1],
                         "tokens": found["tokens"]["total"],
                         "answer_minutes": found["minutes"]["answers"],
                         "extraction_hours": found["hours"]["extraction"],

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -24,7 +24,7 @@ from eagle3_assets.lineage import STAGES
 from eagle3_assets.store import Store, data_root
 
 if TYPE_CHECKING:
-    from eagle3_assets.collect.openrouter import ApiKey
+    from eagle3_assets.collect.openrouter import ApiKey, KeyFacts
 
 Level = Literal["ok", "warn", "fail"]
 NEEDED = (
@@ -176,34 +176,47 @@ def _tokenizer(campaign: Campaign) -> Finding:
 def _key(campaign: Campaign, network: bool) -> Finding:
     if campaign.server.kind == "embedded":
         return Finding("key", "ok", "not needed: the server is embedded")
+    from eagle3_assets.collect.account import read_account
     from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url
 
     key, base = ApiKey.from_environment(), allowed_base_url(campaign)
     if not network:
         return Finding("key", "ok", "set (not asked: --no-network)")
-    data = asyncio.run(_key_report(base, key))
-    limit, left = data.get("limit"), data.get("limit_remaining")
-    budget = campaign.budget.campaign_usd
-    if limit is None:
-        return Finding(
-            "key", "warn", "the key has no limit", f"make a dedicated key with a limit of {budget:g} USD at openrouter.ai/keys"
-        )
-    level: Level = "ok" if left is not None and left >= budget * 0.01 else "warn"
-    return Finding(
-        "key",
-        level,
-        f"limit {limit} USD, {left} left; the campaign's budget is {budget:g}",
-        "a dedicated key whose limit equals the budget is best",
+    facts = asyncio.run(ask_key(base, key))
+    store = Store.of(campaign)
+    plan = planning.read_plan(store)
+    spent = read_account(store.ledger).totals.total.spent_usd
+    return judge_key(facts, campaign.budget.campaign_usd, planning.still_needed_usd(plan, spent) if plan else None)
+
+
+def judge_key(facts: KeyFacts, budget_usd: float, needed_usd: float | None) -> Finding:
+    """What to say of a key. `needed_usd`: what the plan still expects to be spent, None without a plan."""
+    usd, advice = (
+        planning.usd_text,
+        f"make a dedicated key with a limit of {planning.usd_text(budget_usd)} USD at openrouter.ai/keys",
     )
+    used = "" if facts.used_usd is None else f", {usd(facts.used_usd)} used so far"
+    left = "no limit" if facts.limit_usd is None else f"limit {usd(facts.limit_usd)} USD"
+    left += "" if facts.left_usd is None else f", {usd(facts.left_usd)} left"
+    found = f"{left}{used}; the campaign's budget is {usd(budget_usd)}"
+    if needed_usd is not None:
+        found += f", the plan still needs about {usd(round(needed_usd, 2))}"
+    if facts.left_usd is not None and facts.left_usd < (budget_usd * 0.01 if needed_usd is None else needed_usd):
+        return Finding("key", "fail" if needed_usd else "warn", found, f"raise the key's limit, or {advice}")
+    if facts.limit_usd is None:
+        return Finding("key", "warn", found, f"{advice}: whatever happens here, it cannot spend more")
+    is_equal = abs(facts.limit_usd - budget_usd) <= 0.005 * budget_usd
+    return Finding("key", "ok" if is_equal else "warn", found, f"{advice}: equal to the budget is best")
 
 
-async def _key_report(base_url: str, key: ApiKey) -> dict[str, Any]:
+async def ask_key(base_url: str, key: ApiKey) -> KeyFacts:
+    """GET /key. Raises WireError."""
     import aiohttp
 
-    from eagle3_assets.collect.openrouter import check_key
+    from eagle3_assets.collect.openrouter import KeyFacts, check_key
 
-    async with aiohttp.ClientSession() as session:
-        return await check_key(session, base_url, key)
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        return KeyFacts.of(await check_key(session, base_url, key))
 
 
 def _approval(campaign: Campaign, store: Store) -> Finding:

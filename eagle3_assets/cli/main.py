@@ -27,6 +27,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS = {
     "doctor": "Is this machine ready? What is missing, and what to do.",
     "run": "All stages in order, through Dagster; resumable.",
+    "endpoints": "Who may answer, who may not and why; --used: what each gave for its money.",
     "status": "What is there, what is missing, what was spent.",
     "plan": "What the campaign will cost; --approve USD lets answers spend.",
     "close": "Declare a dataset finished with what is there.",

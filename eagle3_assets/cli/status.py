@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,10 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3_assets import lineage
-from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
-from eagle3_assets.errors import StoreError
+from eagle3_assets import plan as planning
+from eagle3_assets.campaign import SHARDS, Campaign, Dataset, load_campaign
+from eagle3_assets.collect.account import read_account
+from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.plan import usd_text
 from eagle3_assets.store import Store, read_manifest
+
+if TYPE_CHECKING:
+    from eagle3_assets.collect.shard_work import ShardResult
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False) -> None:
@@ -64,6 +70,7 @@ def gather(campaign: Campaign, store: Store) -> dict[str, Any]:
     return {
         "datasets": datasets,
         "money": money(store),
+        "missing": missing(campaign, store),
         "corpus": _numbers(store, "corpus"),
         "states": _states(store),
         "score": score,
@@ -117,14 +124,90 @@ def _states(store: Store) -> dict[str, Any]:
     }
 
 
-def money(store: Store) -> dict[str, float]:
-    """USD spent, reserved and ambiguous so far, pilot included; zeros before the first request."""
-    from eagle3_assets.collect.ledger import read_totals
+def money(store: Store) -> dict[str, float | None]:
+    """USD so far, pilot included; zeros before the first request. `unknown_usd` is the part of `ambiguous_usd` that nobody asks for
+    any more; `foreign_usd` and `lag_usd` are what the server's figures said beside ours, null when they were never asked for.
+    """
+    account = read_account(store.ledger)
+    total = account.totals.total
+    return {
+        "spent_usd": total.spent_usd,
+        "reserved_usd": total.reserved_usd,
+        "ambiguous_usd": total.ambiguous_usd,
+        "unknown_usd": account.unknown_usd,
+        "foreign_usd": account.foreign_usd,
+        "account_foreign_usd": account.account_foreign_usd,
+        "lag_usd": account.lag_usd,
+    }
 
-    if not store.ledger.exists():
-        return {"spent_usd": 0.0, "reserved_usd": 0.0, "ambiguous_usd": 0.0}
-    total = read_totals(store.ledger).total
-    return {"spent_usd": total.spent_usd, "reserved_usd": total.reserved_usd, "ambiguous_usd": total.ambiguous_usd}
+
+def missing(campaign: Campaign, store: Store) -> list[dict[str, Any]]:
+    """What `answers` still has to buy: turns and about how many USD, for each dataset through OpenRouter. The price of an answer is
+    the dataset's own so far, else the plan's; null when neither is known.
+    """
+    plan, out = planning.read_plan(store), []
+    planned = {row["dataset"]: row["usd_expected"] / row["rows"] for row in plan["datasets"] if row["rows"]} if plan else {}
+    scopes = read_account(store.ledger).totals.scopes
+    for dataset in campaign.dataset:
+        prompts = store.prompts(dataset.name)
+        if dataset.backend != "openrouter" or store.closed(dataset.name).exists() or _committed(prompts) is None:
+            continue
+        try:
+            results = [count_shard(campaign, store, dataset, shard) for shard in SHARDS]
+        except Eagle3Error as error:  # a damaged file: the other figures can be told
+            print(f"eagle3: {error}", file=sys.stderr)
+            continue
+        lacking, finished = sum(r.missing for r in results), sum(r.finished for r in results)
+        spent = scopes[dataset.name].spent_usd if dataset.name in scopes else 0.0
+        each = spent / finished if finished and spent else planned.get(dataset.name)
+        if lacking:
+            usd = None if each is None else round(each * lacking, 6)
+            out.append({"dataset": dataset.name, "missing": lacking, "finished": finished, "usd": usd, "usd_each": each})
+    return out
+
+
+def count_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> ShardResult:
+    """How far a shard is, from its manifest when it is complete, else from its journal."""
+    from eagle3_assets.collect.journal import read
+    from eagle3_assets.collect.shard_work import ShardJob, ShardResult, ShardWork
+    from eagle3_assets.prompts.file import read_shard
+
+    prompts = tuple(read_shard(store.prompts(dataset.name), shard))
+    committed = _committed(store.answers(dataset.name, shard))
+    if committed and committed["selected"] >= sum(not p.reserve for p in prompts):
+        counts = {
+            name: committed[name] for name in ("selected", "finished", "failed", "ambiguous", "cost_usd", "completion_tokens")
+        }
+        return ShardResult(dataset=dataset.name, shard=shard, missing=0, complete=True, reasons={}, **counts)
+    folder = store.answers(dataset.name, shard)
+    work = ShardWork(ShardJob(dataset, shard, prompts, folder), campaign.collect.attempts)
+    for answer in read(folder):
+        work.note(answer)
+    work.start()
+    return work.result()
+
+
+def missing_words(campaign: Campaign, store: Store, lacking: list[dict[str, Any]], usd: dict[str, float | None]) -> str:
+    """One line for people: what is missing, about what it costs, and what is left of the approval."""
+    if not lacking:
+        return "nothing: every prompt that OpenRouter answers is answered, counted as failed, or its dataset is closed"
+    parts = [
+        f"{d['missing']:,} of {d['dataset']}" + (f" (about {d['usd']:,.4f} USD)" if d["usd"] is not None else "") for d in lacking
+    ]
+    known = [d["usd"] for d in lacking if d["usd"] is not None]
+    text = "prompts without an answer: " + ", ".join(parts)
+    if len(parts) > 1 and known:
+        text += f", together about {sum(known):,.4f} USD"
+    used = sum(usd[name] or 0.0 for name in ("spent_usd", "reserved_usd", "ambiguous_usd"))
+    try:
+        approved = planning.approved_usd(campaign, store)
+    except Eagle3Error:
+        return f"{text}; nothing is approved: `eagle3 plan --approve USD`"
+    text += f"; {max(0.0, approved - used):,.4f} USD are left of {usd_text(approved)} approved"
+    if known and used + sum(known) > approved:
+        text += f": to buy them, approve about {usd_text(math.ceil(100 * 1.05 * (used + sum(known))) / 100)} with `eagle3 plan --approve`"
+        text += ", or `eagle3 close DATASET`"
+    return text
 
 
 def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
@@ -172,7 +255,9 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
     lines = [
         ("grades", "A0 server ids · B1 one hypothesis fits the bill · C1 several do · R repaired · I imported, no bill · D no bill · Q out"),
         ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "
-                  f"{usd['ambiguous_usd']:.4f} held for lost answers, of {usd_text(campaign.budget.campaign_usd)}"),
+                  f"{usd['ambiguous_usd']:.4f} held for lost answers{_unknown_words(usd)}, of {usd_text(campaign.budget.campaign_usd)}"
+                  f"{_foreign_words(usd)}"),
+        ("missing", missing_words(campaign, store, summary["missing"], usd)),
         ("corpus", _corpus_words(corpus)),
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
         ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · `make ui` · `eagle3 show ID`"),
@@ -181,6 +266,18 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         lines.insert(1, ("exact", _exact_words(summary["score"])))
     for name, text in lines:
         console.print(Text.assemble((f"{name:>8}", "bold"), "  ", text), highlight=False, soft_wrap=True)
+
+
+def _unknown_words(usd: dict[str, float | None]) -> str:
+    unknown = usd["unknown_usd"]
+    return f" ({unknown:.4f} of it unknown spend: their price is not asked for any more)" if unknown else ""
+
+
+def _foreign_words(usd: dict[str, float | None]) -> str:
+    """What others spent, where the server told; the account only where it says more than the key."""
+    words = f"; {usd['foreign_usd']:.4f} spent on this key by somebody else" if usd["foreign_usd"] else ""
+    account, key = usd["account_foreign_usd"] or 0.0, usd["foreign_usd"] or 0.0
+    return words + (f"; {account:.4f} spent on this account by somebody else" if account > key + 0.01 else "")
 
 
 def _corpus_words(corpus: dict[str, Any]) -> str:

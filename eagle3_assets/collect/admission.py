@@ -1,38 +1,82 @@
-"""How many requests may be in flight: additive increase, multiplicative decrease.
+"""How many requests may be in flight, and how much money in holds: additive increase, multiplicative decrease.
 
-Belongs here: the limit of one server. Does not belong here: budgets, retries (`collector.py`).
+Belongs here: the limits of one server as we learn them. Does not belong here: our own budgets (`ledger.py`), retries
+(`collector.py`).
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
 SHRINK = 0.7
 SETTLE_S = 1.0  # after a decrease, refusals of requests that were already on their way say nothing new
-GROWTH_STEPS = 50  # from almost nothing back to the full limit in this many rounds of answers
+GROWTH_STEPS = 20  # from almost nothing back to the full limit in this many rounds of answers
+# A refusal now and then is weather, not a limit: with one in a hundred requests refused at random, a decrease for each would leave
+# half of the requests unsent (measured: 48 % of the slots busy). Only a share of refusals above PATIENCE speaks of a limit.
+PATIENCE, WINDOW = 0.05, 64  # share of the last (exponentially weighted) requests
+# A prepaid account lets the estimates of running requests fill a fixed part of its balance (contract 2.4). That ceiling does not
+# move like a rate limit: stay close below it, and try a little more only now and then.
+BELOW_CEILING = 0.95
+MONEY_GROWTH = 0.02  # per round of answers
+CLOCK_S = 0.01  # a timer may fire so much early
 
 
 class Admission:
-    """Starts at the full limit; a refusal (429, 503, in-flight 402) lowers it, every good answer raises it a little."""
+    """Starts at the full limit; refusals (429, 503) lower it, every good answer raises it a little. The transient 402 is another
+    limit: `ceiling_usd` bounds the holds in flight (`held_usd`, the sum of our own bounds; theirs are in proportion).
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.limit, self.in_flight, self.refusals = most, float(most), 0, 0
-        self._last_shrink = -SETTLE_S
+        self.held_usd, self.ceiling_usd = 0.0, math.inf
+        self._holding, self._last_hold = 0, 0.0
+        self._last_shrink, self._refused_share = -SETTLE_S, 0.0
+        self._closed_until = -math.inf
 
     @property
     def has_room(self) -> bool:
-        return self.in_flight < int(self.limit)
+        if self.in_flight >= int(self.limit):
+            return False
+        if self.ceiling_usd == math.inf or not self.in_flight:
+            return time.monotonic() >= self._closed_until - CLOCK_S
+        about_to_be_held = (self.in_flight + 1 - self._holding) * self._last_hold
+        return (
+            self.held_usd + about_to_be_held <= self.ceiling_usd * (1 + 1e-9) and time.monotonic() >= self._closed_until - CLOCK_S
+        )
 
-    def answered(self) -> None:
+    def hold(self, usd: float) -> float:
+        """A request whose price is bounded by `usd` is about to be sent; returns what was held before it."""
+        before = self.held_usd
+        self.held_usd, self._holding, self._last_hold = before + usd, self._holding + 1, usd
+        return before
+
+    def let_go(self, usd: float) -> None:
+        """It has ended."""
+        self._holding -= 1
+        self.held_usd = max(0.0, self.held_usd - usd) if self._holding else 0.0
+
+    def answered(self, usd: float = 0.0) -> None:
+        self._refused_share -= self._refused_share / WINDOW
         self.limit = min(float(self.most), self.limit + max(1.0, self.most / GROWTH_STEPS) / self.limit)
+        self.ceiling_usd += usd * MONEY_GROWTH
 
     def refused(self) -> None:
         self.refusals += 1
+        self._refused_share += (1.0 - self._refused_share) / WINDOW
         now = time.monotonic()
-        if now - self._last_shrink >= SETTLE_S:
+        if self._refused_share > PATIENCE and now - self._last_shrink >= SETTLE_S:
             self._last_shrink = now
             self.limit = max(1.0, min(self.limit, float(max(1, self.in_flight))) * SHRINK)
+
+    def refused_for_money(self, held_before_usd: float, usd: float, retry_after_s: float | None) -> None:
+        """The transient 402 of a request of `usd` that was sent beside `held_before_usd`: of a burst, the first one that was refused
+        says where the ceiling is. It speaks of the account: nothing is sent for `retry_after_s`.
+        """
+        self.refusals += 1
+        self._closed_until = max(self._closed_until, time.monotonic() + (retry_after_s or 0.0))
+        self.ceiling_usd = min(self.ceiling_usd, max(usd, held_before_usd * BELOW_CEILING))
 
 
 def backoff_s(chance: random.Random, tries: int, *, first_s: float, most_s: float) -> float:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import aiohttp
 
+from eagle3_assets.campaign import Collect
 from eagle3_assets.collect.completion import is_stream
 from eagle3_assets.collect.exchange import Exchange, send
 from eagle3_assets.collect.journal import dump_json, load_json
@@ -40,13 +41,14 @@ class Attempt:
     started_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        self.request_id = f"{self.prompt.sample_id}-{self.prompt.turn}-{self.number}-{uuid.uuid4().hex[:10]}"
+        self.request_id = f"{self.prompt.sample_id}-{self.prompt.turn}-{self.number}-{os.urandom(5).hex()}"
 
-    async def send(self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], timeout_s: float) -> Exchange:
+    async def send(self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], limits: Collect) -> Exchange:
         """Being cancelled is a fault like others (the answer is lost, perhaps billed), so that it is recorded like others."""
         exchange, self.started_at = Exchange(), time.time()
+        payload, silence_s = dump_json(self.request), limits.silence_of(bool(self.request.get("stream")))
         try:
-            await send(session, url, dump_json(self.request), headers=headers, timeout_s=timeout_s, into=exchange)
+            await send(session, url, payload, headers=headers, timeout_s=limits.timeout_s, silence_s=silence_s, into=exchange)
         except asyncio.CancelledError:
             exchange.fault = "cancelled"
         return exchange

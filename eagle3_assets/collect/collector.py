@@ -28,12 +28,15 @@ from eagle3_assets.collect.desk import Desk
 from eagle3_assets.collect.engines import EnginePool, build_engine_request
 from eagle3_assets.collect.exchange import new_session
 from eagle3_assets.collect.filing import Filing
+from eagle3_assets.collect.garbage import rarely_collected
 from eagle3_assets.collect.imports import import_answer
 from eagle3_assets.collect.lanes import Item, Lane, next_lane
 from eagle3_assets.collect.ledger import Ledger, Money
 from eagle3_assets.collect.openrouter import build_request, guard_url, most_it_can_cost, request_headers
 from eagle3_assets.collect.outcomes import Finding
 from eagle3_assets.collect.progress import Meter, Progress
+from eagle3_assets.collect.ramp import Ramp
+from eagle3_assets.collect.reconcile import Reconciliation
 from eagle3_assets.collect.routing import Routing, is_same_model, require_eligible
 from eagle3_assets.collect.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.collect.shard_work import ShardJob, ShardResult, ShardWork
@@ -76,7 +79,8 @@ async def collect(
     run = _Run(campaign, list(jobs), servers, ledger, routing, stop, tolerant, pace, on_progress, on_shard_done)
     with ExitStack() as journals:
         run.open(journals)
-        await run.answer_all()
+        with rarely_collected():  # after everything is loaded
+            await run.answer_all()
     return [work.result() for work in run.works]
 
 
@@ -102,16 +106,21 @@ class _Run:
         self.stop, self.tolerant, self.pace, self.on_progress = stop, tolerant, pace, on_progress
         self.works = [ShardWork(job, campaign.collect.attempts) for job in jobs]
         self.desk = Desk(ledger, self.fail, self.money_came_back) if ledger is not None else None
-        self.bills = Bills(self.desk, servers, pace, stop, self.fail) if self.desk is not None else None
+        self.bills = self.reconciliation = None
+        if ledger is not None and self.desk is not None:
+            self.bills = Bills(ledger, self.desk, servers, pace, stop, self.fail)
+            self.reconciliation = Reconciliation(ledger, self.desk, servers, pace, self.fail)
         asks_engines = any(job.dataset.backend == "engine" for job in jobs)
         self.engines = EnginePool(campaign.engine, servers.engine_urls) if asks_engines else None
         self.admissions = {source: Admission(campaign.collect.in_flight) for source in ("openrouter", "engine")}
         self.lanes: dict[tuple[str, str, int], Lane] = {}
+        self.ramp = Ramp()
         self.chance = random.Random(campaign.campaign.seed)
         self.wake = asyncio.Event()
         self.requests: set[asyncio.Task[None]] = set()
         self.timers: set[asyncio.TimerHandle] = set()
         self.error: BaseException | None = None
+        self.is_cancelling = False
         self.meter = Meter()
         self.filing = Filing(self.works, self.meter, self.fail, on_shard_done)
 
@@ -158,6 +167,7 @@ class _Run:
                 try:
                     syncing = self.filing.sync_often(self.pace.sync, lambda: len(self.requests))
                     background = [asyncio.create_task(job) for job in (syncing, self.tell_progress(), self.watch_stop())]
+                    background += await self.watch_money()
                     await self.import_all()
                     for work in self.works:
                         self.filing.end_if_done(work)
@@ -182,6 +192,14 @@ class _Run:
         ):
             raise out_of_money(self.ledger, self.lanes.values())
 
+    async def watch_money(self) -> list[asyncio.Task[None]]:
+        """Look-ups of earlier runs, and what the server says was spent."""
+        buys = any(work.job.dataset.backend == "openrouter" for work in self.works)
+        if self.bills is None or self.reconciliation is None or not buys or self.servers.api_key is None:
+            return []
+        await self.bills.take_up()
+        return [asyncio.create_task(job) for job in (self.bills.ask_again(), self.reconciliation.watch(self.session))]
+
     async def import_all(self) -> None:
         for work in self.works:
             prompts = work.start() if work.job.dataset.backend == "import" else []
@@ -204,9 +222,14 @@ class _Run:
 
     async def dispatch(self) -> None:
         """Start requests while there is work, room and money. Returns when nothing is left that may be started."""
-        most = self.campaign.collect.in_flight
+        most, loop = self.campaign.collect.in_flight, asyncio.get_running_loop()
+        look_again: asyncio.TimerHandle | None = None
         while not self.is_stopping:
             while len(self.requests) < most and (lane := next_lane(self.lanes.values())) is not None:
+                if (wait_s := self.ramp.wait_s(len(self.requests), loop.time())) > 0:
+                    if look_again is None or look_again.when() <= loop.time():  # one timer, however often answers wake this up
+                        look_again = loop.call_later(wait_s, self.wake.set)
+                    break
                 self.launch(lane)
             if not self.requests and not self.timers and not await self.money_may_come():
                 return
@@ -214,19 +237,36 @@ class _Run:
             self.wake.clear()
 
     def launch(self, lane: Lane) -> None:
-        item = lane.pop()
-        lane.admission.in_flight += 1
-        task = asyncio.create_task(self.ask_engine(lane, item) if lane.source == "engine" else self.ask_openrouter(lane, item))
+        task = asyncio.create_task(self.keep_asking(lane, self.take(lane)))
         self.requests.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
-            lane.admission.in_flight -= 1
             self.requests.discard(task)
             self.wake.set()
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.fail(error)
 
         task.add_done_callback(ended)
+
+    def take(self, lane: Lane) -> Item:
+        lane.admission.in_flight += 1
+        return lane.pop()
+
+    async def keep_asking(self, lane: Lane, item: Item) -> None:
+        """One request after the other while there is a next one that may start: a task each, and a turn of the dispatcher in
+        between, would cost three rounds of the event loop an answer.
+        """
+        while True:
+            try:
+                await (self.ask_engine(lane, item) if lane.source == "engine" else self.ask_openrouter(lane, item))
+            finally:
+                lane.admission.in_flight -= 1
+            following = None if self.is_stopping or self.is_cancelling else next_lane(self.lanes.values())
+            if following is None:
+                return
+            lane, item = following, self.take(following)
+            if len(self.requests) < self.campaign.collect.in_flight:
+                self.wake.set()  # this answer may have made room for one more
 
     async def money_may_come(self) -> bool:
         """With nothing in flight: whether a blocked lane may yet get money (wakes the loop when it should look again)."""
@@ -236,9 +276,11 @@ class _Run:
         await self.desk.drain()
         if next_lane(self.lanes.values()) is None:
             await asyncio.to_thread(self.ledger.sweep)
-            if (await asyncio.to_thread(self.ledger.totals)).total.reserved_usd == 0:
+            waiting = [lane for lane in self.lanes.values() if len(lane)]
+            blocked = {lane.scope for lane in waiting if lane.blocked_by}
+            if all(lane.blocked_by for lane in waiting) and await self.desk.is_out_of_money(blocked):
                 return False
-            with contextlib.suppress(TimeoutError):  # another process holds reservations: most of them will come back
+            with contextlib.suppress(TimeoutError):  # another process holds money: most of it will come back
                 await asyncio.wait_for(self.stop.wait(), self.pace.money_poll)
             for lane in self.lanes.values():
                 lane.money_came_back(lane.scope)
@@ -254,6 +296,7 @@ class _Run:
             await asyncio.wait(self.requests, timeout=self.campaign.collect.stop_grace_s)
 
     async def cancel_in_flight(self) -> None:
+        self.is_cancelling = True
         for timer in self.timers:
             timer.cancel()
         cancelled = list(self.requests)
@@ -270,9 +313,7 @@ class _Run:
         with self.engines.borrow() as (engine, url):
             request = build_engine_request(self.campaign, item.work.job.dataset, item.prompt, engine)
             attempt = self.attempt(lane, item, request)
-            exchange = await attempt.send(
-                self.session, url, {"Content-Type": "application/json"}, self.campaign.collect.timeout_s
-            )
+            exchange = await attempt.send(self.session, url, {"Content-Type": "application/json"}, self.campaign.collect)
         answer, finding = attempt.judge(exchange)
         self.after(lane, item, replace(answer, cost_usd=0.0, provider=engine.kind), finding)
 
@@ -281,10 +322,12 @@ class _Run:
         assert routing is not None and key is not None and bills is not None  # require_openrouter
         request = build_request(self.campaign, item.work.job.dataset, item.prompt, routing)
         attempt = self.attempt(lane, item, request)
-        if not await self.has_money(lane, item, attempt.request_id, most_it_can_cost(request, routing)):
+        item.hold_usd = most_it_can_cost(request, routing)
+        if not await self.has_money(lane, item, attempt.request_id, item.hold_usd):
             return
+        item.held_before_usd = lane.admission.hold(item.hold_usd)
         url = f"{self.servers.base_url}/chat/completions"
-        exchange = await attempt.send(self.session, url, request_headers(key), self.campaign.collect.timeout_s)
+        exchange = await attempt.send(self.session, url, request_headers(key), self.campaign.collect)
         answer, finding = attempt.judge(
             exchange,
             key=key,
@@ -294,6 +337,7 @@ class _Run:
         try:
             self.after(lane, item, answer, finding)
         finally:  # whatever happens to the prompt, the answer was paid for
+            lane.admission.let_go(item.hold_usd)
             bills.settle(lane, item.work, answer)
 
     async def has_money(self, lane: Lane, item: Item, request_id: str, usd: float) -> bool:
@@ -326,10 +370,12 @@ class _Run:
         handling = finding.handling
         item.tries += handling.then == "retry"
         item.refusals += handling.then == "slow"
-        if handling.then == "slow":
+        if finding.reason == "in_flight_budget":
+            lane.admission.refused_for_money(item.held_before_usd, item.hold_usd, self.bounded(finding.retry_after_s))
+        elif handling.then == "slow":
             lane.admission.refused()
         elif handling.then == "done":
-            lane.admission.answered()
+            lane.admission.answered(item.hold_usd)
         self.judge_settings(lane, finding)
         if handling.then in ("stop", "stop_budget"):
             self.fail(refused(lane, answer.status, finding))
@@ -367,12 +413,15 @@ class _Run:
         if not self.tolerant:
             self.fail(settings_are_wrong(lane, finding))
 
+    def bounded(self, retry_after_s: float | None) -> float | None:
+        return None if retry_after_s is None else min(retry_after_s, self.pace.retry_after_most)
+
     def try_again_later(self, lane: Lane, item: Item, finding: Finding) -> None:
-        if finding.retry_after_s is not None:
-            delay = min(finding.retry_after_s, self.pace.retry_after_most)
-        else:
-            tries = item.tries + item.refusals
-            delay = backoff_s(self.chance, tries, first_s=self.pace.backoff_first, most_s=self.pace.backoff_most)
+        tries = item.tries + item.refusals
+        delay = backoff_s(self.chance, tries, first_s=self.pace.backoff_first, most_s=self.pace.backoff_most)
+        asked = self.bounded(finding.retry_after_s)
+        if asked is not None:  # no sooner; a server that asks for 0 s, or for a date that has passed, gets the usual pause
+            delay = max(delay, asked)
 
         def back() -> None:
             self.timers.discard(timer)
@@ -416,6 +465,9 @@ class _Run:
         if self.on_progress is None:
             return
         money = (await asyncio.to_thread(self.ledger.totals)).total if self.ledger is not None else Money()
+        money = self.desk.as_of_now(money) if self.desk is not None else money
+        foreign_usd = self.reconciliation.foreign_usd if self.reconciliation is not None else 0.0
         limit_usd = self.ledger.limit_usd if self.ledger is not None else 0.0
         refusals = sum(admission.refusals for admission in self.admissions.values())
-        self.on_progress(self.meter.snapshot(in_flight=len(self.requests), money=money, limit_usd=limit_usd, refusals=refusals))
+        progress = self.meter.snapshot(in_flight=len(self.requests), money=money, limit_usd=limit_usd, refusals=refusals)
+        self.on_progress(replace(progress, foreign_usd=foreign_usd))

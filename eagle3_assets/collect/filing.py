@@ -10,11 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle3_assets.collect.completion import completion_tokens
 from eagle3_assets.collect.journal import Journal, require_room
 from eagle3_assets.collect.ledger import Ledger
 from eagle3_assets.collect.progress import Meter
@@ -52,7 +50,7 @@ class Filing:
                     if len(works) == 1 or work.asks(answer.key):
                         work.note(answer)
                 if answer.source == "openrouter":
-                    billed.append(replace(answer, body=b"", request={}, dataset=works[0].scope))
+                    billed.append(_bill(answer, works[0].scope))
 
             journal = Journal.open(folder, on_record=on_record)
             journals.callback(journal.close)
@@ -70,8 +68,7 @@ class Filing:
             self._on_error(error)
             return False
         work.note(answer, completion)
-        if answer.outcome == "finished" and completion is not None:
-            self._meter.tokens += completion_tokens(completion)
+        self._meter.tokens += answer.completion_tokens or 0
         return True
 
     # ------------------------------------------------------------------------------------------------ in groups
@@ -126,3 +123,22 @@ class Filing:
                 self._on_shard_done(work.result())
         except Exception as error:
             self._on_error(error)
+
+
+def _bill(answer: WireAnswer, scope: str) -> WireAnswer:
+    """What the ledger wants to know of a record, without its bytes: a journal holds more than memory should."""
+    return WireAnswer(
+        request_id=answer.request_id,
+        sample_id=answer.sample_id,
+        turn=answer.turn,
+        attempt=answer.attempt,
+        dataset=scope,
+        shard=answer.shard,
+        source=answer.source,
+        request={},
+        status=answer.status,
+        body=b"",
+        outcome=answer.outcome,
+        generation_id=answer.generation_id,
+        cost_usd=answer.cost_usd,
+    )

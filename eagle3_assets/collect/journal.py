@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import operator
 import os
 import re
 import threading
@@ -40,6 +41,7 @@ _CRC_HEX = 16
 _RECORD_AT = len(_PREFIX) + _CRC_HEX + len(_MIDDLE)
 _SEGMENT = re.compile(r"segment-(\d+)\.jsonl")
 _PLAIN_FIELDS = tuple(f.name for f in fields(WireAnswer) if f.name != "body")
+_plain_values = operator.attrgetter(*_PLAIN_FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------------- one line
@@ -68,7 +70,7 @@ def load_json(data: bytes) -> Any:
 
 def encode_line(answer: WireAnswer) -> bytes:
     """The journal line of `answer`, newline included."""
-    record = {name: getattr(answer, name) for name in _PLAIN_FIELDS}
+    record: dict[str, Any] = dict(zip(_PLAIN_FIELDS, _plain_values(answer), strict=True))
     try:
         record["body"] = answer.body.decode("utf-8")  # strict UTF-8 decoding is injective, so this loses nothing
     except UnicodeDecodeError:

@@ -31,6 +31,8 @@ class Item:
     work: ShardWork
     tries: int = 0
     refusals: int = 0
+    hold_usd: float = 0.0  # the bound of its last request
+    held_before_usd: float = 0.0  # what was in flight when it was sent
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.collect.completion import as_dict
 from eagle3_assets.collect.exchange import read_at_most
 from eagle3_assets.collect.journal import dump_json, load_json
-from eagle3_assets.collect.routing import PER_MILLION, Routing
+from eagle3_assets.collect.routing import PER_MILLION, Replay, Routing
 from eagle3_assets.errors import WireError
 from eagle3_assets.prompts.prompt import Prompt
 
@@ -33,6 +34,13 @@ LOOK_UP_BYTES = 1 << 20  # far more than a look-up has to say
 HIDDEN = b"[key hidden]"
 # Message fields that are sent. `name` is left out: it would be rendered as a prefix of the content (contract 1.1).
 _MESSAGE_FIELDS = ("role", "content", "reasoning", "reasoning_details", "tool_calls", "tool_call_id")
+_REPLAYED: dict[Replay, tuple[str, ...]] = {
+    "both": ("reasoning", "reasoning_details"),
+    "reasoning": ("reasoning",),
+    "reasoning_content": ("reasoning_content",),
+    "reasoning_details": ("reasoning_details",),
+    "none": (),
+}
 
 
 class ApiKey:
@@ -142,11 +150,11 @@ def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing:
     sampling = campaign.sampling_of(dataset)
     request: dict[str, Any] = {
         "model": campaign.target.model,
-        "messages": [replay_message(message) for message in prompt.messages],
+        "messages": [replay_message(message, routing.form.replay) for message in prompt.messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
-        "stream": campaign.collect.stream,
+        "stream": routing.form.stream,
         "reasoning": {"enabled": campaign.target.thinking},
         "usage": {"include": True},
         "plugins": [{"id": "context-compression", "enabled": False}],
@@ -154,18 +162,19 @@ def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing:
     }
     if prompt.tools:
         request["tools"] = list(prompt.tools)
+    if routing.form.logprobs:
+        request["logprobs"] = True
     return request
 
 
-def replay_message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of the history as OpenRouter takes it: reasoning goes back as `reasoning` and `reasoning_details` (contract
-    3.3).
-    """
+def replay_message(message: dict[str, Any], how: Replay = "both") -> dict[str, Any]:
+    """A message of the history as OpenRouter takes it: reasoning goes back in the fields that `how` names (contract 3.3)."""
     out = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
     reasoning = message.get("reasoning_content")
     if message.get("role") == "assistant" and isinstance(reasoning, str):
-        out.setdefault("reasoning", reasoning)
-        out.setdefault("reasoning_details", [{"type": "reasoning.text", "text": reasoning, "format": "unknown", "index": 0}])
+        details = [{"type": "reasoning.text", "text": reasoning, "format": "unknown", "index": 0}]
+        for name in _REPLAYED[how]:
+            out.setdefault(name, details if name == "reasoning_details" else reasoning)
     return out
 
 
@@ -209,8 +218,42 @@ async def check_key(session: aiohttp.ClientSession, base_url: str, key: ApiKey, 
     return data
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """What /key says of a key, in USD; None = no limit, or not said. `left_usd`: the least of the key's own limit and the budgets
+    that hold for it.
+    """
+
+    limit_usd: float | None
+    left_usd: float | None
+    used_usd: float | None
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> KeyFacts:
+        """From the `data` of /key (contract 1.5)."""
+        lefts = [_usd(data.get("limit_remaining")), _usd(as_dict(data.get("effective_budget")).get("remaining_usd"))]
+        known = [left for left in lefts if left is not None]
+        return cls(_usd(data.get("limit")), min(known) if known else None, _usd(data.get("usage")))
+
+
+def _usd(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and -1e9 < value < 1e9
+    return float(value) if is_number else None
+
+
 def key_refused_line(status: int) -> str:
     return f"the server refused the key (HTTP {status}); check {KEY_VARIABLE}; no further request was sent, run again to resume"
+
+
+async def look_at_usage(
+    session: aiohttp.ClientSession, base_url: str, key: ApiKey, route: str, *, timeout_s: float = 30.0
+) -> tuple[int, float | None]:
+    """(HTTP status, USD used in all) as `/key` (this key) or `/credits` (the account; a management key may be needed) says
+    (contract 1.4, 1.5). None when it does not say so; status 0 when nobody answers.
+    """
+    status, value = await _get(session, f"{base_url}/{route}", key, timeout_s)
+    usage = as_dict(value.get("data")).get({"key": "usage", "credits": "total_usage"}[route]) if status == 200 else None
+    return status, float(usage) if isinstance(usage, (int, float)) and not isinstance(usage, bool) and 0 <= usage < 4e6 else None
 
 
 async def look_up_cost(

@@ -15,7 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3_assets.collect.completion import NotACompletion, as_dict, first_choice, parse_completion, reasoning_text
+from eagle3_assets.collect.completion import (
+    NotACompletion,
+    as_dict,
+    completion_tokens,
+    first_choice,
+    parse_completion,
+    reasoning_text,
+)
 from eagle3_assets.collect.exchange import Exchange
 from eagle3_assets.collect.wire_answer import Outcome, RetryClass, WireAnswer
 from eagle3_assets.prompts.prompt import Prompt
@@ -43,6 +50,7 @@ TABLE: dict[str, Handling] = {
     "connect_failed": Handling("failed", "transient", "free", "retry"),
     "reset": Handling("ambiguous", "transient", "unknown", "retry"),
     "timeout": Handling("ambiguous", "transient", "unknown", "retry"),
+    "silent": Handling("ambiguous", "transient", "unknown", "retry"),  # keep-alives only (contract 0.6): nobody answers any more
     "broken_response": Handling("ambiguous", "transient", "unknown", "retry"),
     "truncated": Handling("ambiguous", "transient", "unknown", "retry"),  # also JSON or SSE that ends early, or an empty body
     "cancelled": Handling("ambiguous", "transient", "unknown", "retry"),  # a dropped non-streamed request is billed in full (2.5)
@@ -181,6 +189,7 @@ def to_answer(
         cost_usd=finding.cost_usd,
         reason=None if finding.reason == "finished" else finding.reason,
         retry_class=handling.retry_class,
+        completion_tokens=completion_tokens(completion) if handling.outcome == "finished" else None,
     )
 
 
@@ -257,6 +266,8 @@ def _retry_after(exchange: Exchange, completion: dict[str, Any] | None) -> float
     value: Any = exchange.headers.get("retry-after")
     if value is None:
         value = as_dict(as_dict((completion or {}).get("error")).get("availability")).get("retry_after")
+    if value is None:
+        return None
     try:
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -269,6 +280,8 @@ def _retry_after(exchange: Exchange, completion: dict[str, Any] | None) -> float
 
 def _message(completion: dict[str, Any] | None) -> str:
     error = (completion or {}).get("error")
+    if not error:
+        return ""
     text = error.get("message") if isinstance(error, dict) else error
     return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")[:300]).split())
 

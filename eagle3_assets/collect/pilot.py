@@ -1,11 +1,12 @@
 """The pilot: a few paid answers from every eligible endpoint, under a cap of its own.
 
-Belongs here: which prompt goes to which endpoint, and the figures that the plan needs.
-Does not belong here: sending and journaling (`collector.py`), what the answers teach about a provider's text (`exact`).
+Belongs here: which prompt and which probe goes to which endpoint, and the figures that the plan needs.
+Does not belong here: the probes (`probes.py`), sending and journaling (`collector.py`), what the answers teach about a provider's
+text (`exact`).
 
 All endpoints share one journal (`folder`), so that whoever reads it sees every pilot answer. A pilot sample has an id of its own,
 made of endpoint and prompt: the same prompt at two endpoints is two samples, and no pilot answer is taken for an answer of a
-dataset.
+dataset. Probes say so in their record's shard (`probes.is_probe`); lengths and speed are those of real prompts alone.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle3_assets.campaign import Campaign
+from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.collect import probes
 from eagle3_assets.collect.collector import DEFAULT_PACE, Pace, Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.completion import as_dict, completion_tokens, parse_completion
+from eagle3_assets.collect.endpoint import Endpoint
 from eagle3_assets.collect.journal import best, read
 from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.routing import Endpoint, Routing
+from eagle3_assets.collect.probes import Probe
+from eagle3_assets.collect.routing import RequestForm, Routing
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import BudgetStop, WireError
 from eagle3_assets.prompts.prompt import Prompt
@@ -44,10 +48,13 @@ async def run_pilot(
     folder: Path,
     stop: asyncio.Event,
     answers_per_endpoint: int = ANSWERS_PER_ENDPOINT,
+    count_tokens: Callable[[str], int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     pace: Pace = DEFAULT_PACE,
 ) -> dict[str, Any]:
     """Ask each eligible endpoint for `answers_per_endpoint` answers (pinned, without fallbacks) and report figures as plain JSON.
+
+    With `count_tokens` (the target's own tokenizer; text to tokens) each endpoint is asked the probes, too.
 
     Answers already in the journal are not bought again. When the cap ends it early, the figures of what there is are returned and
     `stopped` holds the line; with no answer at all that line is raised. Raises LockedError, StoreError, WireError, BudgetStop.
@@ -55,23 +62,12 @@ async def run_pilot(
     pool = interleave(
         prompts_by_dataset[d.name] for d in campaign.dataset if d.backend == "openrouter" and prompts_by_dataset.get(d.name)
     )
+    words = probes.choose_words(count_tokens) if count_tokens is not None else []
+    asked = {e.tag: probes.probes_for(e, words) if count_tokens is not None else [] for e in routing.eligible}
     jobs: list[ShardJob] = []
     for endpoint in routing.eligible:
-        chosen = choose(endpoint, pool, answers_per_endpoint)
-        for dataset in campaign.dataset:
-            mine = tuple(p for p in chosen if p.dataset == dataset.name)
-            if mine:
-                # a pilot asks one turn of a conversation, whatever the dataset's policy
-                jobs.append(
-                    ShardJob(
-                        dataset.model_copy(update={"turns": "last"}),
-                        SCOPE,
-                        mine,
-                        folder,
-                        routing=routing.only(endpoint),
-                        scope=SCOPE,
-                    )
-                )
+        jobs += _prompt_jobs(campaign, endpoint, choose(endpoint, pool, answers_per_endpoint), routing, folder)
+        jobs += _probe_jobs(campaign, endpoint, asked[endpoint.tag], routing, folder)
     results: list[ShardResult] = []
     stopped: BudgetStop | None = None
     try:
@@ -89,7 +85,14 @@ async def run_pilot(
         )
     except BudgetStop as error:
         stopped = error
-    figures = summarize(routing, read(folder), stopped)
+    records = list(read(folder))
+    figures = summarize(routing, records, stopped)
+    if count_tokens is not None:
+        figures["words"] = [word for word, _ in words]
+        figures["probes"] = {
+            e.tag: probes.findings(e, asked[e.tag], [a for a in best(records).values() if _tag(a) == e.tag], count_tokens)
+            for e in routing.eligible
+        }
     if figures["answers"] == 0 and not stop.is_set():
         reasons = sum((Counter(r.reasons) for r in results), Counter[str]())
         raise stopped or WireError(
@@ -98,6 +101,43 @@ async def run_pilot(
         )
     figures["spent_usd"] = ledger.totals().scopes[SCOPE].spent_usd if SCOPE in ledger.totals().scopes else 0.0
     return figures
+
+
+def _prompt_jobs(
+    campaign: Campaign, endpoint: Endpoint, chosen: Sequence[Prompt], routing: Routing, folder: Path
+) -> list[ShardJob]:
+    pinned, jobs = routing.only(endpoint), []
+    for dataset in campaign.dataset:
+        mine = tuple(p for p in chosen if p.dataset == dataset.name)
+        if mine:
+            # a pilot asks one turn of a conversation, whatever the dataset's policy
+            one_turn = dataset.model_copy(update={"turns": "last"})
+            jobs.append(ShardJob(one_turn, SCOPE, mine, folder, routing=pinned, scope=SCOPE))
+    return jobs
+
+
+def _probe_jobs(campaign: Campaign, endpoint: Endpoint, asked: Sequence[Probe], routing: Routing, folder: Path) -> list[ShardJob]:
+    """One job a probe, since the shard carries its name; probes of one form share a routing, and so a lane."""
+    pinned: dict[RequestForm, Routing] = {}
+    return [
+        ShardJob(
+            probe_dataset(campaign),
+            probe.shard,
+            (probe.prompt(endpoint, SCOPE),),
+            folder,
+            routing=pinned.setdefault(probe.form, routing.only(endpoint, probe.form)),
+            scope=SCOPE,
+        )
+        for probe in asked
+    ]
+
+
+def probe_dataset(campaign: Campaign) -> Dataset:
+    """The settings of probes: those of the first rented dataset, with short answers."""
+    like = next((d for d in campaign.dataset if d.backend == "openrouter"), campaign.dataset[0])
+    sampling = campaign.sampling_of(like)
+    short = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, probes.MOST_TOKENS)})
+    return like.model_copy(update={"name": probes.DATASET, "turns": "last", "sampling": short})
 
 
 # ---------------------------------------------------------------------------------------------------- choice of prompts
@@ -130,10 +170,10 @@ def choose(endpoint: Endpoint, pool: Sequence[Prompt], count: int) -> list[Promp
 # ---------------------------------------------------------------------------------------------------- figures
 def summarize(routing: Routing, answers: Iterable[WireAnswer], stopped: BudgetStop | None = None) -> dict[str, Any]:
     """Figures of a pilot journal: per endpoint tag, and output lengths per dataset. Tokens as billed, money in USD, times in
-    seconds.
+    seconds. Probes count in money and errors only.
     """
     records = list(answers)
-    finished = best(records).values()
+    finished = [a for a in best(records).values() if not probes.is_probe(a)]
     by_tag: dict[str, list[WireAnswer]] = {e.tag: [] for e in routing.eligible}
     for record in records:
         by_tag.setdefault(_tag(record), []).append(record)
@@ -149,7 +189,7 @@ def summarize(routing: Routing, answers: Iterable[WireAnswer], stopped: BudgetSt
 
 
 def _endpoint_figures(records: list[WireAnswer]) -> dict[str, Any]:
-    finished = list(best(records).values())
+    finished = [a for a in best(records).values() if not probes.is_probe(a)]
     seconds, tokens = [a.finished_at - a.started_at for a in finished], [_tokens(a) for a in finished]
     return {
         "answers": len(finished),

@@ -25,6 +25,7 @@ class Progress:
     tokens_per_s: float
     retries_429: int
     eta_s: float | None
+    foreign_usd: float = 0.0  # spent on the same key by somebody else, as far as /key tells (`reconcile.py`)
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ Belongs here: which journals there are, whether any is missing, records -> payme
 mark (`ledger.py`), the settling of single shards after a kill (`Ledger.reconcile`).
 
 An emptied or deleted `ledger.sqlite` would let the whole budget be spent once more. A ledger without its mark is therefore filled
-from all journals before anything is spent; with the mark, nothing is read. What no journal holds stays unknown: requests that a
-killed process had in flight (their reservations were in the lost ledger alone), which the line of `recount` says.
+from all journals before anything is spent; with the mark, nothing is read. What killed processes had in flight is in no journal; it
+is taken from their owner files (`owners.py`) where those are still beside the ledger, and the line of `recount` says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eagle3_assets.collect.journal import read, segments
-from eagle3_assets.collect.ledger import PICO, Ledger, Payment, to_pico
+from eagle3_assets.collect.ledger import Ledger, Payment, to_pico
 from eagle3_assets.collect.openrouter import most_it_could_cost
 from eagle3_assets.collect.pilot import SCOPE
 from eagle3_assets.collect.wire_answer import WireAnswer
@@ -45,11 +45,12 @@ def recount(ledger: Ledger, *, pilot: Path, pilot_figures: Path, answers: Path) 
     changed = ledger.take_over(payments)
     if not changed:
         return None
-    spent, held = (sum(p.pico for p in payments if p.is_settled is settled) / PICO for settled in (True, False))
+    total = ledger.totals().total
     line = (
         f"{ledger.path}: was new, emptied or older than its mark; counted again from {len(payments)} paid records of "
-        f"{sum(1 for _, folder in folders if segments(folder))} journals: {spent:.4f} USD spent, {held:.4f} USD held for answers "
-        "whose price is not known; what a killed run had in flight is in no journal: compare with the provider's bill"
+        f"{sum(1 for _, folder in folders if segments(folder))} journals: {total.spent_usd:.4f} USD spent, "
+        f"{total.ambiguous_usd:.4f} USD held for answers whose price is not known; what a killed run had in flight is known only where "
+        "its owner file is left: compare with the provider's bill"
     )
     log.warning(line)
     return line

@@ -1,7 +1,9 @@
-"""Which endpoints may answer, and the `provider` object that says so.
+"""Which endpoints may answer, the `provider` object that says so, and how they are asked.
 
-Belongs here: the endpoints snapshot, the routing policy applied to it, names of providers and models compared.
-Does not belong here: sending prompts, learning how a provider bends text (`exact`), writing `endpoints.json` (the asset).
+Belongs here: the endpoints snapshot, the routing policy applied to it, what the pilot and wire profiles say for or against an
+endpoint, names of providers and models compared.
+Does not belong here: reading one listed endpoint (`endpoint.py`), sending prompts, learning how a provider bends text (`exact`),
+writing `endpoints.json` (the asset).
 
 Facts: openrouter-contract.md 1.2 (provider preferences), 1.7 (endpoint fields, price strings in USD per token), 3.2
 (quantisation).
@@ -12,21 +14,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Literal
 
 import aiohttp
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.completion import as_dict
+from eagle3_assets.collect.endpoint import Endpoint, read_endpoint, shorten, told_apart
 from eagle3_assets.collect.exchange import read_at_most
 from eagle3_assets.errors import WireError
+from eagle3_assets.store import Store, manifest_path, read_committed
 
 PER_MILLION = 10**6
 LISTING_BYTES = 16 << 20
-DEAREST_USD = 1  # nothing costs a dollar a token, or a thousand dollars a request: such a price is a mistake
 # What a quantization of the allow-list also covers (contract 1.2).
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 # Sent with every request; with require_parameters an endpoint that lists parameters must list these (contract 1.1, 1.7).
@@ -37,28 +40,25 @@ _REASONING_SENT = ("reasoning", "include_reasoning", "reasoning_effort")
 _DATE_SUFFIX = re.compile(r"-(\d{4}|\d{6}|\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One endpoint of the model. Prices in USD per token (the dearest of base price and overrides, before any discount),
-    `request_price` in USD per request, `uptime` in percent over 30 minutes or None."""
+# How the reasoning of an assistant message in the history goes back (prompt-side.md, last paragraph).
+Replay = Literal["both", "reasoning", "reasoning_content", "reasoning_details", "none"]
 
-    provider_name: str
-    tag: str
-    quantization: str
-    prompt_price: float
-    completion_price: float
-    request_price: float
-    status: int
-    uptime: float | None
-    supported_parameters: tuple[str, ...]
-    context_length: int | None
-    max_completion_tokens: int | None
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """How these endpoints are asked: what a request says besides its prompt. `replay` "both" sends `reasoning` and
+    `reasoning_details`.
+    """
+
+    stream: bool = False
+    logprobs: bool = False
+    replay: Replay = "both"
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
     """The policy resolved. `max_*_price` (USD per token) are what `provider_object["max_price"]` allows: the bound for
-    reservations.
+    reservations. `remarks` (by tag) say what is known against an eligible endpoint.
     """
 
     eligible: tuple[Endpoint, ...]
@@ -67,15 +67,17 @@ class Routing:
     max_prompt_price: float
     max_completion_price: float
     max_request_price: float = 0.0
+    form: RequestForm = RequestForm()
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     def names_provider(self, name: str | None) -> bool:
         """Whether `name` (as in `response.provider`) is an eligible provider."""
         return name is not None and name.casefold() in {e.provider_name.casefold() for e in self.eligible}
 
-    def only(self, endpoint: Endpoint) -> Routing:
-        """This routing pinned to one endpoint without fallbacks (the pilot's)."""
+    def only(self, endpoint: Endpoint, form: RequestForm | None = None) -> Routing:
+        """This routing pinned to one endpoint without fallbacks (the pilot's), asked in `form`."""
         pinned = {**self.provider_object, "only": [endpoint.tag], "allow_fallbacks": False}
-        return replace(self, eligible=(endpoint,), provider_object=pinned)
+        return replace(self, eligible=(endpoint,), provider_object=pinned, form=form or self.form)
 
 
 async def fetch_endpoints(
@@ -96,7 +98,7 @@ async def fetch_endpoints(
         snapshot = None
     listed = as_dict(as_dict(snapshot).get("data")).get("endpoints")
     if status != 200 or not isinstance(listed, list):
-        found = f"HTTP {status}" if status != 200 else f"data.endpoints = {_shown(listed)}"
+        found = f"HTTP {status}" if status != 200 else f"data.endpoints = {shorten(listed)}"
         raise WireError(
             f"{url}: expected HTTP 200 with a list in data.endpoints, found {found}; "
             f"is target.model = {model!r} the slug that OpenRouter uses?"
@@ -117,18 +119,33 @@ def _writable(value: Any) -> Any:
     return {_writable(k): _writable(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def resolve(campaign: Campaign, snapshot: dict[str, Any]) -> Routing:
+def resolve(
+    campaign: Campaign,
+    snapshot: dict[str, Any],
+    *,
+    pilot: Mapping[str, Any] | None = None,
+    wire_profiles: Mapping[str, Any] | None = None,
+) -> Routing:
     """Apply `[routing]` to a snapshot of `fetch_endpoints`. An endpoint that cannot be read is refused with the name of the
     field, the others go on. Never raises for lack of endpoints: see `require_eligible`. Raises WireError when there is no list.
+
+    `wire_profiles` (wire_profiles.json) names providers that cannot be exact: refused with `routing.leave_out_inexact`, else a
+    remark. `pilot` (pilot.json) decides `collect.stream` = "auto".
     """
     policy = campaign.routing
+    remarks: dict[str, str] = {}
     eligible: list[Endpoint] = []
     refused: list[tuple[Endpoint, str]] = []
     listed = as_dict(as_dict(snapshot).get("data")).get("endpoints")
     if not isinstance(listed, list):
-        raise WireError(f"data.endpoints of the endpoints snapshot: expected a list, found {_shown(listed)}; fetch it again")
-    for endpoint, broken in _told_apart([_read_endpoint(raw) for raw in listed]):
+        raise WireError(f"data.endpoints of the endpoints snapshot: expected a list, found {shorten(listed)}; fetch it again")
+    for endpoint, broken in told_apart([read_endpoint(raw) for raw in listed]):
         reasons = [broken] if broken else _objections(campaign, endpoint)
+        inexact = None if broken else _inexact(wire_profiles, endpoint)
+        if inexact and policy.leave_out_inexact:
+            reasons.append(f"{inexact} (routing.leave_out_inexact)")
+        elif inexact:
+            remarks[endpoint.tag] = inexact
         if reasons:
             refused.append((endpoint, "; ".join(reasons)))
         else:
@@ -156,7 +173,56 @@ def resolve(campaign: Campaign, snapshot: dict[str, Any]) -> Routing:
         float(prompt_bound / PER_MILLION),
         float(completion_bound / PER_MILLION),
         request_bound,
+        RequestForm(stream=_streams(campaign, eligible, pilot)),
+        remarks,
     )
+
+
+def stored_routing(campaign: Campaign, store: Store) -> Routing:
+    """The policy applied to the committed endpoints snapshot, with what pilot and wire profiles say so far. Raises StoreError."""
+    snapshot = read_committed(store.endpoints, made_by="endpoints")["snapshot"]
+    pilot = _committed(store, "pilot")
+    profiles = _committed(store, "wire_profiles") or (pilot or {}).get("wire_profiles")
+    return resolve(campaign, snapshot, pilot=pilot, wire_profiles=profiles)
+
+
+def _committed(store: Store, stage: Literal["pilot", "wire_profiles"]) -> dict[str, Any] | None:
+    path = getattr(store, stage)
+    return as_dict(read_committed(path, made_by=stage)) if manifest_path(path).exists() else None
+
+
+def routing_table(routing: Routing, pilot: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """One row an endpoint, for people and for JSON: what it is, what it costs (USD per million tokens), whether it is taken and
+    why not, and what the pilot saw of it (None: not asked).
+    """
+    taken = [(e, "taken", routing.remarks.get(e.tag, "")) for e in routing.eligible]
+    return [
+        {
+            "provider": e.provider_name,
+            "tag": e.tag,
+            "quantization": e.quantization,
+            "prompt_usd_per_million": round(e.prompt_price * PER_MILLION, 6),
+            "completion_usd_per_million": round(e.completion_price * PER_MILLION, 6),
+            "status": e.status,
+            "uptime": e.uptime,
+            "context_length": e.context_length,
+            "lists_tools": "tools" in e.supported_parameters,
+            "lists_logprobs": "logprobs" in e.supported_parameters,
+            "streams_by_token": seen_by_pilot(pilot, e.tag, "stream", "token_by_token"),
+            "gives_logprobs": seen_by_pilot(pilot, e.tag, "logprobs", "given"),
+            "verdict": verdict,
+            "why": why,
+        }
+        for e, verdict, why in [*taken, *((e, "refused", why) for e, why in routing.refused)]
+    ]
+
+
+def seen_by_pilot(pilot: Mapping[str, Any] | None, tag: str, *path: str) -> Any:
+    """One finding of pilot.json's `probes` about an endpoint, None where nothing was found."""
+    found: Any = as_dict((pilot or {}).get("probes")).get(tag)
+    for name in path:
+        found = as_dict(found).get(name)
+    return found
 
 
 def require_eligible(routing: Routing) -> None:
@@ -171,133 +237,7 @@ def is_same_model(asked: str, answered: str | None) -> bool:
     return answered is not None and (answered == asked or _DATE_SUFFIX.sub("", answered) == asked)
 
 
-# ---------------------------------------------------------------------------------------------------- one endpoint
-class _Malformed(ValueError):
-    """One field of a listed endpoint; the text names it, says what was expected and what was found."""
-
-
-def _read_endpoint(raw: Any) -> tuple[Endpoint, str | None]:
-    """The endpoint, and what makes it unusable (a field that cannot be read) or None."""
-    listed = as_dict(raw)
-    names = [n for n in (listed.get("provider_name"), listed.get("name")) if isinstance(n, str) and n and n.isprintable()]
-    provider = names[0] if names else "?"
-    tag = listed.get("tag")
-    shown = tag if isinstance(tag, str) and tag and tag.isprintable() else provider
-    try:
-        if not isinstance(raw, dict):
-            raise _Malformed(f"expected an object, found {_shown(raw)}")
-        return _endpoint(raw, provider, shown), None
-    except _Malformed as error:
-        nothing = Endpoint(provider, shown, "unknown", 0.0, 0.0, 0.0, 0, None, (), None, None)
-        return nothing, f"it cannot be read: {error}"
-
-
-def _endpoint(raw: dict[str, Any], provider: str, tag: str) -> Endpoint:
-    """Raises _Malformed. What is not known may be null or left out, a name and the prices apart."""
-    for name in ("provider_name", "tag"):
-        value = raw.get(name)
-        if value is not None and not (isinstance(value, str) and value and value.isprintable()):
-            raise _Malformed(f"{name}: expected a name, found {_shown(value)}")
-    if tag == "?":
-        raise _Malformed("tag, provider_name: expected a name, found neither")
-    quantization, parameters = raw.get("quantization"), raw.get("supported_parameters")
-    if quantization is not None and not (isinstance(quantization, str) and quantization.isprintable()):
-        raise _Malformed(f"quantization: expected a name or null, found {_shown(quantization)}")
-    if parameters is not None and not (isinstance(parameters, list) and all(isinstance(p, str) for p in parameters)):
-        raise _Malformed(f"supported_parameters: expected a list of names, found {_shown(parameters)}")
-    prompt, completion, request = _prices(raw.get("pricing"))
-    context, longest = (_number(raw, name, whole=True) for name in ("context_length", "max_completion_tokens"))
-    return Endpoint(
-        provider_name=provider,
-        tag=tag,
-        quantization=quantization or "unknown",
-        prompt_price=prompt,
-        completion_price=completion,
-        request_price=request,
-        status=int(_number(raw, "status", whole=True) or 0),
-        uptime=_number(raw, "uptime_last_30m"),
-        supported_parameters=tuple(parameters or ()),
-        context_length=None if context is None else int(context),
-        max_completion_tokens=None if longest is None else int(longest),
-    )
-
-
-def _number(raw: dict[str, Any], name: str, *, whole: bool = False) -> float | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53  # not so for NaN
-    if not is_number or (whole and value != int(value)):
-        raise _Malformed(f"{name}: expected {'a whole number' if whole else 'a number'} or null, found {_shown(value)}")
-    return value  # type: ignore[no-any-return]
-
-
-def _told_apart(read: Sequence[tuple[Endpoint, str | None]]) -> list[tuple[Endpoint, str | None]]:
-    """A tag is what a request names: of equal twins the first is taken, and of different ones none, because the answer might come
-    from either.
-    """
-    by_tag: dict[str, list[Endpoint]] = {}
-    out: list[tuple[Endpoint, str | None]] = []
-    for endpoint, broken in read:
-        if broken is None:
-            by_tag.setdefault(endpoint.tag.casefold(), []).append(endpoint)
-    seen: set[str] = set()
-    for endpoint, broken in read:
-        tag = endpoint.tag.casefold()
-        twins = by_tag.get(tag, [])
-        if broken is None and any(twin != endpoint for twin in twins):
-            broken = f"it cannot be told from another: tag {endpoint.tag} is listed {len(twins)} times, with different facts"
-        elif broken is None and tag in seen:
-            broken = f"tag {endpoint.tag} is listed {len(twins)} times; the first is taken"
-        out.append((endpoint, broken))
-        seen.add(tag)
-    return out
-
-
-def _shown(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-# Names of `pricing` that bound the price of a prompt token, a completion token, a request; the first of each must be there.
-_PRICE_NAMES: tuple[tuple[str, ...], ...] = (("prompt", "input_cache_write"), ("completion", "internal_reasoning"), ("request",))
-
-
-def _prices(pricing: Any) -> tuple[float, float, float]:
-    """(prompt, completion, request). Raises _Malformed."""
-    if not isinstance(pricing, dict):
-        raise _Malformed(f"its price cannot be read, pricing: expected an object, found {_shown(pricing)}")
-    overrides = pricing.get("overrides") or []
-    tables = [("pricing", pricing)]
-    for index, override in enumerate(overrides if isinstance(overrides, list) else [overrides]):
-        table = override.get("pricing", override) if isinstance(override, dict) else override
-        if not isinstance(table, dict):
-            raise _Malformed(
-                f"its price cannot be read, pricing.overrides[{index}]: expected an object, found {_shown(override)}"
-            )
-        tables.append((f"pricing.overrides[{index}]", table))
-    prompt, completion, request = (float(_dearest(tables, names)) for names in _PRICE_NAMES)
-    return prompt, completion, request
-
-
-def _dearest(tables: Sequence[tuple[str, dict[str, Any]]], names: tuple[str, ...]) -> Decimal:
-    found = [_price(f"{where}.{name}", table[name]) for where, table in tables for name in names if table.get(name) is not None]
-    if not found and names != ("request",):
-        raise _Malformed(f"its price cannot be read, pricing.{names[0]}: is missing")
-    return max(found, default=Decimal(0))
-
-
-def _price(where: str, value: Any) -> Decimal:
-    most = DEAREST_USD * (1000 if where.endswith(".request") else 1)
-    try:
-        price = Decimal(str(value)) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else Decimal("NaN")
-    except (InvalidOperation, ValueError):
-        price = Decimal("NaN")
-    if not price.is_finite() or not 0 <= price < most:  # -1 marks a router, whose price is not known beforehand
-        raise _Malformed(f"its price cannot be read, {where}: expected USD, at least 0 and below {most}, found {_shown(value)}")
-    return price
-
-
+# ---------------------------------------------------------------------------------------------------- the policy
 def _price_bound(prices: Iterable[float]) -> Decimal:
     """USD per million: the dearest price and a hair above, so that a server's float arithmetic does not exclude that endpoint."""
     dearest = max((Decimal(repr(price)) for price in prices), default=Decimal(0)) * PER_MILLION
@@ -346,12 +286,43 @@ def _objections(campaign: Campaign, e: Endpoint) -> list[str]:
         ),
     ]
     missing = _missing_parameters(campaign, e)
-    checks.append((bool(missing), lambda: f"does not take {', '.join(missing)} (routing.require_parameters)"))
+    checks.append((bool(missing), lambda: f"does not take {', '.join(missing)} ({_asking_for(campaign, missing)})"))
     return [text() for objects, text in checks if objects]
 
 
+def _inexact(wire_profiles: Mapping[str, Any] | None, e: Endpoint) -> str | None:
+    """Why no row of this endpoint's provider can be exact, as its wire profile says: too few of its bills fit the best reading of
+    its text (estimated counts, another tokenizer). The thresholds are those of the profiles themselves.
+    """
+    profiles = as_dict(wire_profiles)
+    rule, known = as_dict(profiles.get("rule")), as_dict(profiles.get("providers"))
+    entry = next((as_dict(v) for name, v in known.items() if name.casefold() == e.provider_name.casefold()), {})
+    rows, explained = entry.get("rows", 0), entry.get("explained", 0)
+    if rows < rule.get("deciding_rows", 0) or explained >= rule.get("explains", 0.0) * rows:
+        return None
+    return f"cannot be exact: {explained} of {rows} bills fit the best reading of its text"
+
+
+def _streams(campaign: Campaign, eligible: list[Endpoint], pilot: Mapping[str, Any] | None) -> bool:
+    """`auto`: the server chooses among the eligible endpoints, so a stream is asked for when each of them gives token by token:
+    streams of others witness no boundary, and a stream is fifty times the bytes.
+    """
+    if campaign.collect.stream != "auto":
+        return campaign.collect.stream == "always"
+    return bool(eligible) and all(seen_by_pilot(pilot, e.tag, "stream", "token_by_token") is True for e in eligible)
+
+
+def _asking_for(campaign: Campaign, missing: list[str]) -> str:
+    named, always = (any((m in campaign.routing.parameters) is is_named for m in missing) for is_named in (True, False))
+    return ", ".join(["routing.parameters"] * named + ["routing.require_parameters"] * always)
+
+
 def _missing_parameters(campaign: Campaign, e: Endpoint) -> list[str]:
+    """What `routing.parameters` and (with require_parameters) every request need and the endpoint does not list. One that lists
+    nothing is taken at its silence, but not for what the campaign names itself.
+    """
+    named = [name for name in campaign.routing.parameters if name not in e.supported_parameters]
     if not campaign.routing.require_parameters or not e.supported_parameters:
-        return []
+        return named
     needed = _ALWAYS_SENT + ((_REASONING_SENT,) if campaign.target.thinking else ())
-    return [names[0] for names in needed if not set(names) & set(e.supported_parameters)]
+    return named + [names[0] for names in needed if not set(names) & set(e.supported_parameters)]

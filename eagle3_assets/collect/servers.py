@@ -25,10 +25,11 @@ class Pace:
     backoff_first: float = 0.5
     backoff_most: float = 30.0
     retry_after_most: float = 120.0  # an absurd Retry-After is bounded to this
-    sync: float = 0.1
+    sync: float = 0.2  # group fsync: a power loss takes at most the answers of so long (perf-baselines.md 7.2: 0.1 - 0.2)
     progress: float = 0.5
     look_up: float = 2.0  # /generation is written some seconds after the answer (contract 1.6)
     money_poll: float = 0.5
+    reconcile: float = 60.0  # /key and /credits are cached for up to a minute (contract 1.4)
 
 
 DEFAULT_PACE = Pace()

@@ -92,6 +92,7 @@ class ShardWork:
     _failed: dict[Key, Prompt] = field(default_factory=dict)
     _finished: set[Key] = field(default_factory=set)
     _idle: set[Key] = field(default_factory=set)  # pending, and nothing more happens to it in this run
+    missing: int = 0  # turns of `_pending`, counted as they come and go: every answer asks for it
 
     def note(self, answer: WireAnswer, completion: dict[str, Any] | None = None) -> None:
         """Take one record into account. `completion` saves parsing the body a second time."""
@@ -104,10 +105,13 @@ class ShardWork:
             state.permanent |= answer.retry_class == "permanent"
             state.content_failures += answer.retry_class == "content"
             return
-        whole = completion if completion is not None else parse_completion(answer.body, answer.content_type)
-        state.finished, state.tokens = True, completion_tokens(whole)
-        if self.job.dataset.turns == "chain":
-            self._messages[answer.key] = history_message(whole)
+        state.finished, tokens, is_chain = True, answer.completion_tokens, self.job.dataset.turns == "chain"
+        if tokens is None or is_chain:
+            whole = completion if completion is not None else parse_completion(answer.body, answer.content_type)
+            tokens = completion_tokens(whole)
+            if is_chain:
+                self._messages[answer.key] = history_message(whole)
+        state.tokens = tokens
 
     @property
     def scope(self) -> str:
@@ -138,6 +142,8 @@ class ShardWork:
                 self._failed[turn.key] = turn
                 return None
             else:
+                if turn.key not in self._pending:
+                    self.missing += _n_turns(self.job, turn)
                 self._pending[turn.key] = turn
                 return turn
         return None
@@ -160,7 +166,8 @@ class ShardWork:
         """After `note` of a final record of `prompt`: file it as finished or failed; returns the chain's next turn, if there
         is one.
         """
-        self._pending.pop(prompt.key, None)
+        if (pending := self._pending.pop(prompt.key, None)) is not None:
+            self.missing -= _n_turns(self.job, pending)
         self._idle.discard(prompt.key)
         return self._take_up(prompt)
 
@@ -183,29 +190,24 @@ class ShardWork:
         """Nothing is left to do in this run."""
         return len(self._idle) == len(self._pending)
 
-    @property
-    def missing(self) -> int:
-        return sum(_n_turns(self.job, p) for p in self._pending.values())
-
     def result(self) -> ShardResult:
         reasons: Counter[str] = Counter()
         for prompt in (*self._failed.values(), *self._pending.values()):
             state = self._keys.get(prompt.key)
             reasons[(state.reason if state else None) or "not_asked"] += 1
             reasons["earlier_turn"] += _n_turns(self.job, prompt) - 1
-        missing = self.missing
         failed = sum(_n_turns(self.job, p) for p in self._failed.values())
         return ShardResult(
             dataset=self.job.dataset.name,
             shard=self.job.shard,
-            selected=len(self._finished) + failed + missing,
+            selected=len(self._finished) + failed + self.missing,
             finished=len(self._finished),
             failed=failed,
-            missing=missing,
+            missing=self.missing,
             ambiguous=self.ambiguous,
             cost_usd=self.cost_usd,
             completion_tokens=sum(self._keys[key].tokens for key in self._finished),
-            complete=self.job.closed or missing == 0,
+            complete=self.job.closed or self.missing == 0,
             reasons=dict(+reasons),
         )
 

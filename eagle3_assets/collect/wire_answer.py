@@ -39,6 +39,7 @@ class WireAnswer:
     cost_usd: float | None = None
     reason: str | None = None
     retry_class: RetryClass | None = None
+    completion_tokens: int | None = None  # as billed in `body`; None where nobody counted yet: a resume then parses the body
 
     @property
     def key(self) -> tuple[str, int]:

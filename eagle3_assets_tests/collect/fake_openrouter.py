@@ -53,6 +53,13 @@ class FakeOpenRouter:
         self.arrived = asyncio.Condition()
         self.generations: dict[str, float] = {}  # id -> total_cost, as /generation knows it
         self.generation_body: bytes | None = None  # what /generation says to everything
+        self.generation_asks: list[str] = []
+        self.usages: list[float] = []  # what /key says, one after the other, then the last again
+        self.credits: list[float] | None = None  # the same for /credits; None: 403, as for an inference key
+        self.looks = {"key": 0, "credits": 0}
+        self.holds_most: int | None = None  # more requests at once are refused with the transient 402
+        self.refused_402 = 0
+        self.takes_s = 0.0  # an answer
         self.spent = 0.0  # what was really billed
         self._numbers = itertools.count(1)
 
@@ -61,6 +68,7 @@ class FakeOpenRouter:
         app.router.add_post("/api/v1/chat/completions", self.chat)
         app.router.add_post("/engine/v1/chat/completions", self.engine)
         app.router.add_get("/api/v1/key", self.key)
+        app.router.add_get("/api/v1/credits", self.look_at_credits)
         app.router.add_get("/api/v1/generation", self.generation)
         app.router.add_get("/api/v1/models/{author}/{slug}/endpoints", self.endpoints)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -89,9 +97,24 @@ class FakeOpenRouter:
     async def key(self, request: web.Request) -> web.Response:
         if self.default == "401":
             return web.json_response(error(401), status=401)
-        return web.json_response({"data": {"label": "test", "limit": 10.0, "limit_remaining": 9.0, "usage": 1.0}})
+        self.looks["key"] += 1
+        async with self.arrived:
+            self.arrived.notify_all()
+        usage = self._next(self.usages) if self.usages else 1.0
+        return web.json_response({"data": {"label": "test", "limit": 10.0, "limit_remaining": 9.0, "usage": usage}})
+
+    async def look_at_credits(self, request: web.Request) -> web.Response:
+        self.looks["credits"] += 1
+        if self.credits is None:
+            return web.json_response(error(403, "management key required"), status=403)
+        return web.json_response({"data": {"total_credits": 100.0, "total_usage": self._next(self.credits)}})
+
+    @staticmethod
+    def _next(values: list[float]) -> float:
+        return values.pop(0) if len(values) > 1 else values[0]
 
     async def generation(self, request: web.Request) -> web.Response:
+        self.generation_asks.append(request.query["id"])
         if self.generation_body is not None:
             return web.Response(body=self.generation_body, content_type="application/json")
         cost = self.generations.get(request.query["id"])
@@ -120,9 +143,14 @@ class FakeOpenRouter:
         async with self.arrived:
             self.arrived.notify_all()
         try:
+            if self.holds_most is not None and self.in_flight > self.holds_most:
+                self.refused_402 += 1
+                return await self.behave(request, "402_in_flight")
             if self.gate is not None:
                 await self.gate.wait()
             await self.full.wait()
+            if self.takes_s:
+                await asyncio.sleep(self.takes_s)
             script = self.scripts.get(text)
             return await self.behave(request, script.pop(0) if script else self.default)
         finally:

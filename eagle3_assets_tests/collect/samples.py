@@ -13,7 +13,14 @@ from eagle3_assets.prompts.prompt import Prompt
 MODEL = "moonshotai/kimi-k2.5"
 KEY = "sk-or-v1-canary-4f1c9b2d7e"
 QUICK = Pace(
-    backoff_first=0.001, backoff_most=0.002, retry_after_most=0.01, sync=0.01, progress=0.02, look_up=0.0, money_poll=0.01
+    backoff_first=0.001,
+    backoff_most=0.002,
+    retry_after_most=0.01,
+    sync=0.01,
+    progress=0.02,
+    look_up=0.0,
+    money_poll=0.01,
+    reconcile=0.005,
 )
 
 

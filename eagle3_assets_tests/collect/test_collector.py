@@ -17,7 +17,7 @@ import pytest
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect import collector, filing, journal
-from eagle3_assets.collect.collector import Progress, Servers, ShardJob, ShardResult, collect
+from eagle3_assets.collect.collector import Pace, Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.journal import Journal
 from eagle3_assets.collect.ledger import Ledger
 from eagle3_assets.collect.openrouter import ApiKey
@@ -42,6 +42,7 @@ class Desk:
     progress: list[Progress] = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     shown: str = ""
+    pace: Pace = QUICK
 
     def folder(self, dataset: str = "b3_magicoder", shard: str = "00") -> Path:
         return self.root / "answers" / dataset / shard
@@ -62,7 +63,7 @@ class Desk:
                     stop=self.stop,
                     on_progress=self.progress.append,
                     on_shard_done=self.done.append,
-                    pace=QUICK,
+                    pace=self.pace,
                     **more,
                 )
             except BaseException as error:

@@ -65,6 +65,7 @@ def test_every_field_of_an_answer_is_stored(tmp_path: Path) -> None:
         outcome="failed",
         turn=3,
         attempt=2,
+        completion_tokens=12,
     )
     default = an_answer()
     write(tmp_path / "b3" / "00", answer)

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.collect.ledger import PICO, Ledger, Operation, read_totals, to_pico
+from eagle3_assets.collect.account import read_totals
+from eagle3_assets.collect.ledger import PICO, Ledger, Operation, to_pico
 from eagle3_assets.errors import StoreError
 
 from .samples import an_answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import json
 import pickle
 import traceback
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from eagle3_assets.collect import engines, imports, openrouter
 from eagle3_assets.collect.collector import Servers
 from eagle3_assets.collect.openrouter import ApiKey
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.routing import RequestForm, resolve
 from eagle3_assets.errors import WireError
 from eagle3_assets.prompts.prompt import Given
 
@@ -75,6 +76,56 @@ def test_history_is_replayed_with_its_reasoning_and_without_names() -> None:
     }
     assert sent[2] == {"role": "tool", "tool_call_id": "functions.f:0", "content": "42"}
     assert history == before
+
+
+@pytest.mark.parametrize(
+    ("how", "fields"),
+    [
+        ("both", {"reasoning", "reasoning_details"}),
+        ("reasoning", {"reasoning"}),
+        ("reasoning_content", {"reasoning_content"}),
+        ("reasoning_details", {"reasoning_details"}),
+        ("none", set()),
+    ],
+)
+def test_reasoning_of_the_history_goes_back_in_the_fields_that_the_form_names(how: Any, fields: set[str]) -> None:
+    history = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": " Hm."})
+    routing = dataclasses.replace(ROUTING, form=RequestForm(replay=how))
+    sent = openrouter.build_request(CAMPAIGN, first_dataset(CAMPAIGN), a_prompt(messages=history), routing)["messages"]
+    assert set(sent[1]) == {"role", "content"} | fields
+    texts = {"reasoning": " Hm.", "reasoning_content": " Hm.", "reasoning_details": [{"text": " Hm.", "type": "reasoning.text"}]}
+    for name in fields:
+        said = sent[1][name]
+        assert said == texts[name] or said[0].items() >= texts[name][0].items()
+    assert sent[0] == {"role": "user", "content": "q"}
+
+
+def test_streams_and_logprobs_are_asked_for_only_when_the_routing_says_so() -> None:
+    def ask(form: RequestForm) -> dict[str, Any]:
+        routing = dataclasses.replace(ROUTING, form=form)
+        return openrouter.build_request(CAMPAIGN, first_dataset(CAMPAIGN), a_prompt(), routing)
+
+    assert ask(RequestForm())["stream"] is False and "logprobs" not in ask(RequestForm())
+    assert ask(RequestForm(stream=True))["stream"] is True
+    assert ask(RequestForm(logprobs=True))["logprobs"] is True
+
+
+def test_no_setting_of_a_campaign_leaves_out_what_must_always_be_sent() -> None:
+    """Contract 1.1, 1.2: an unset max_tokens is the model's maximum, an unset max_price any price, an unset cache a duplicate."""
+    loose = a_campaign(
+        routing={"ignore": (), "quantizations": (), "require_parameters": False, "allow_fallbacks": True, "sort": "throughput"},
+        sampling={"temperature": 0.0, "top_p": 1.0, "max_tokens": 1},
+        campaign={"data_collection": "allow"},
+    )
+    routing = resolve(loose, a_snapshot())
+    request = openrouter.build_request(loose, first_dataset(loose), a_prompt(), routing)
+    assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.0, 1.0, 1)
+    assert request["plugins"] == [{"id": "context-compression", "enabled": False}] and "models" not in request
+    provider = request["provider"]
+    assert provider["max_price"]["prompt"] > 0 and provider["max_price"]["completion"] > 0
+    assert provider["data_collection"] == "allow" and provider["only"] == ["chutes/int4"]
+    assert ROUTING.provider_object["data_collection"] == "deny"  # the default
+    assert openrouter.request_headers(ApiKey(KEY))["X-OpenRouter-Cache"] == "false"
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=300))

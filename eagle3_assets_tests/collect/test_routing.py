@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect import routing
 from eagle3_assets.errors import WireError
+from eagle3_assets.store import Store, commit, write_json
 
 from .fake_openrouter import FakeOpenRouter
 from .samples import MODEL, a_campaign, a_snapshot, an_endpoint
@@ -262,3 +265,103 @@ def test_the_snapshot_is_verbatim_and_an_unknown_model_is_one_line() -> None:
                 await routing.fetch_endpoints(session, "http://127.0.0.1:9", MODEL)
 
     asyncio.run(run())
+
+
+# ---------------------------------------------------------------------------------------------------- what was learned
+def profiles_of(**rows: tuple[int, int]) -> dict[str, Any]:
+    """wire_profiles.json as far as routing reads it: provider -> (rows, explained)."""
+    known = {name: {"rows": n, "explained": explained} for name, (n, explained) in rows.items()}
+    return {"rule": {"deciding_rows": 8, "explains": 0.8}, "providers": known}
+
+
+TWO = a_snapshot(an_endpoint("Chutes", "chutes/int4"), an_endpoint("Estimator", "estimator/int4"))
+
+
+def test_a_provider_that_cannot_be_exact_is_named_and_left_out_only_when_the_campaign_says_so() -> None:
+    profiles = profiles_of(chutes=(40, 39), estimator=(40, 3))
+    named = routing.resolve(a_campaign(), TWO, wire_profiles=profiles)
+    assert [e.tag for e in named.eligible] == ["chutes/int4", "estimator/int4"]
+    assert named.remarks == {"estimator/int4": "cannot be exact: 3 of 40 bills fit the best reading of its text"}
+    left_out = routing.resolve(a_campaign(routing={"leave_out_inexact": True}), TWO, wire_profiles=profiles)
+    assert left_out.provider_object["only"] == ["chutes/int4"] and not left_out.names_provider("Estimator")
+    ((_, why),) = left_out.refused
+    assert why == "cannot be exact: 3 of 40 bills fit the best reading of its text (routing.leave_out_inexact)"
+
+
+@pytest.mark.parametrize("rows", [(7, 0), (8, 7), (0, 0)], ids=["too few rows", "nearly all fit", "no rows"])
+def test_a_provider_is_not_called_inexact_by_a_few_rows_or_a_few_misses(rows: tuple[int, int]) -> None:
+    resolved = routing.resolve(a_campaign(), TWO, wire_profiles=profiles_of(estimator=rows))
+    assert resolved.remarks == {} and len(resolved.eligible) == 2
+
+
+def pilot_saw(**streams: bool | None) -> dict[str, Any]:
+    return {"probes": {f"{tag}/int4": {"stream": {"token_by_token": seen}} for tag, seen in streams.items()}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "pilot", "streams"),
+    [
+        ("never", pilot_saw(chutes=True, estimator=True), False),
+        ("always", None, True),
+        ("auto", None, False),
+        ("auto", {}, False),
+        ("auto", pilot_saw(chutes=True), False),
+        ("auto", pilot_saw(chutes=True, estimator=None), False),
+        ("auto", pilot_saw(chutes=True, estimator=False), False),
+        ("auto", pilot_saw(chutes=True, estimator=True, somebody=False), True),
+    ],
+)
+def test_answers_are_streamed_when_the_pilot_saw_every_eligible_endpoint_stream_by_token(
+    setting: str, pilot: dict[str, Any] | None, streams: bool
+) -> None:
+    resolved = routing.resolve(a_campaign(collect={"stream": setting}), TWO, pilot=pilot)
+    assert resolved.form.stream is streams
+
+
+def test_parameters_that_the_campaign_names_must_be_listed() -> None:
+    asked = a_campaign(routing={"parameters": ("logprobs", "tools")})
+    listing = [*an_endpoint()["supported_parameters"], "logprobs"]
+    snapshot = a_snapshot(
+        an_endpoint("Full", "full", supported_parameters=listing),
+        an_endpoint("Less", "less"),
+        an_endpoint("Silent", "silent", supported_parameters=None),
+        an_endpoint("Bare", "bare", supported_parameters=["temperature", "top_p", "reasoning", "logprobs", "tools"]),
+        an_endpoint("None", "none", supported_parameters=["temperature", "top_p", "reasoning"]),
+    )
+    resolved = routing.resolve(asked, snapshot)
+    assert [e.tag for e in resolved.eligible] == ["full"]
+    assert {e.tag: why for e, why in resolved.refused} == {
+        "less": "does not take logprobs (routing.parameters)",
+        "silent": "does not take logprobs, tools (routing.parameters)",
+        "bare": "does not take max_tokens (routing.require_parameters)",
+        "none": "does not take logprobs, tools, max_tokens (routing.parameters, routing.require_parameters)",
+    }
+
+
+def test_the_table_has_a_row_for_every_endpoint_with_its_verdict_and_what_the_pilot_saw() -> None:
+    snapshot = a_snapshot(an_endpoint(), an_endpoint("BaseTen", "baseten"))
+    pilot = {"probes": {"chutes/int4": {"stream": {"token_by_token": False}, "logprobs": {"given": True}}}}
+    resolved = routing.resolve(a_campaign(), snapshot, wire_profiles=profiles_of(Chutes=(10, 0)))
+    taken, refused = routing.routing_table(resolved, pilot)
+    assert taken["tag"] == "chutes/int4" and taken["verdict"] == "taken" and "0 of 10 bills" in taken["why"]
+    assert (taken["prompt_usd_per_million"], taken["completion_usd_per_million"]) == (0.44, 2.0)
+    assert (taken["streams_by_token"], taken["gives_logprobs"]) == (False, True)
+    assert (refused["tag"], refused["verdict"], refused["why"]) == ("baseten", "refused", "routing.ignore names BaseTen")
+    assert (refused["streams_by_token"], refused["lists_tools"], refused["lists_logprobs"]) == (None, True, False)
+    json.dumps([taken, refused], allow_nan=False)
+
+
+def test_the_stored_routing_knows_what_the_pilot_found_until_there_are_wire_profiles(store: Store, campaign: Campaign) -> None:
+    def keep(path: Path, value: Any) -> None:
+        write_json(path, value)
+        commit(path, files=[path], inputs={})
+
+    snapshot = a_snapshot(an_endpoint("Chutes", "chutes/int4"))
+    keep(store.endpoints, {"snapshot": snapshot})
+    assert routing.stored_routing(campaign, store).remarks == {}
+    keep(store.pilot, {"wire_profiles": profiles_of(Chutes=(20, 1)), **pilot_saw(chutes=True)})
+    assert "1 of 20" in routing.stored_routing(campaign, store).remarks["chutes/int4"]
+    automatic = campaign.model_copy(update={"collect": campaign.collect.model_copy(update={"stream": "auto"})})
+    assert routing.stored_routing(automatic, store).form.stream and not routing.stored_routing(campaign, store).form.stream
+    keep(store.wire_profiles, profiles_of(Chutes=(200, 199)))
+    assert routing.stored_routing(campaign, store).remarks == {}
