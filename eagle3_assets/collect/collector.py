@@ -334,6 +334,8 @@ class _Run:
             is_asked_model=lambda model: is_same_model(self.campaign.target.model, model),
             is_eligible=routing.names_provider,
         )
+        if answer.cost_usd == 0 and finding.handling.then == "done" and not routing.may_be_free:
+            answer = replace(answer, cost_usd=None)  # a claim against the price list: looked up, like a lost one
         try:
             self.after(lane, item, answer, finding)
         finally:  # whatever happens to the prompt, the answer was paid for

@@ -70,6 +70,11 @@ class Routing:
     form: RequestForm = RequestForm()
     remarks: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def may_be_free(self) -> bool:
+        """Whether an answer may cost nothing: some eligible endpoint has no price for what it writes."""
+        return any(endpoint.completion_price == 0 for endpoint in self.eligible)
+
     def names_provider(self, name: str | None) -> bool:
         """Whether `name` (as in `response.provider`) is an eligible provider."""
         return name is not None and name.casefold() in {e.provider_name.casefold() for e in self.eligible}

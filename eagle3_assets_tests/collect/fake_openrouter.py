@@ -263,6 +263,7 @@ _BODIES: dict[str, Any] = {
     ),
     "no_choices": lambda n: {"id": f"gen-{n}", "choices": []},
     "no_usage": lambda n: completion(n, usage=None),
+    "claims_free": lambda n: completion(n, usage={"prompt_tokens": 21, "completion_tokens": 12, "cost": 0}),
     "wrong_provider": lambda n: completion(n, provider="BaseTen"),
     "wrong_model": lambda n: completion(n, model="moonshotai/kimi-k2"),
     "content_filter": lambda n: completion(

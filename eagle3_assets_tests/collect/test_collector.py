@@ -335,6 +335,17 @@ def test_an_answer_without_a_price_is_kept_and_its_reservation_too(tmp_path: Pat
     run(tmp_path, story)
 
 
+def test_an_answer_that_claims_to_be_free_against_the_price_list_is_looked_up(tmp_path: Path) -> None:
+    async def story(d: Desk, server: FakeOpenRouter) -> None:
+        server.scripts = {"q0": ["claims_free"]}
+        server.generations = {f"gen-{n}": 0.0007 for n in range(9)}
+        (result,) = await d.collect(server, d.job(prompts(1)))
+        assert result.finished == 1 and d.answers()[0].cost_usd is None
+        assert d.totals.spent_usd == pytest.approx(0.0007) and d.totals.ambiguous_usd == 0
+
+    run(tmp_path, story)
+
+
 def test_answers_of_a_provider_or_model_that_was_not_asked_for_are_recorded_and_not_used(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.scripts = {"q0": ["wrong_provider"], "q1": ["wrong_model"]}
