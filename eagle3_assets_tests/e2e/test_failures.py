@@ -180,7 +180,7 @@ def _tmpfs(folder: Path, kilobytes: int) -> bool:
 
 def test_a_full_disk_is_one_line_and_nothing_paid_is_lost(place: Place, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    if os.geteuid() != 0 or not _tmpfs(small, 1400):
+    if os.geteuid() != 0 or not _tmpfs(small, 1000):
         pytest.skip("needs the right to mount a small tmpfs")
     try:
         campaign = small_campaign(place.folder, "full", rows=80, in_flight="2")
