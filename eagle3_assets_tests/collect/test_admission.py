@@ -71,7 +71,18 @@ def test_the_money_ceiling_is_tried_again_now_and_then_and_goes_away(clock: list
         end(a, a.in_flight, is_answer=True)
         fill(a)
         rounds += 1
-    assert 20 < rounds < 100  # about 2 % a round
+    assert 4 <= rounds < 20  # 2 %, 4 %, 8 %, ... a round
+
+
+def test_a_402_by_chance_while_little_was_held_is_forgotten_within_ten_rounds(clock: list[float]) -> None:
+    a = Admission(2000)
+    a.refused_for_money(held_before_usd=0.5, usd=0.05, retry_after_s=0.0)
+    rounds = 0
+    while a.ceiling_usd < 100.0:  # two thousand requests of 0.05 USD
+        for _ in range(int(a.ceiling_usd / 0.05)):
+            a.answered(0.05)
+        rounds += 1
+    assert rounds <= 14
 
 
 def test_one_request_is_always_tried(clock: list[float]) -> None:
