@@ -52,6 +52,7 @@ BODY_ROWS = {
     "empty": "empty",
     "no_choices": "no_choices",
     "no_usage": "finished",
+    "claims_free": "finished",
     "wrong_provider": "wrong_provider",
     "wrong_model": "wrong_model",
     "content_filter": "content_filter",
