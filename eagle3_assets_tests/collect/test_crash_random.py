@@ -29,7 +29,8 @@ def watched(fd):
     path = os.readlink(f"/proc/self/fd/{fd}")
     if "segment-" in path:
         note = pathlib.Path(sys.argv[1]) / "synced"
-        note.write_text(str(size))
+        note.with_suffix(".new").write_text(str(size))
+        note.with_suffix(".new").replace(note)  # killed in between, the older note stands
 os.fdatasync = watched
 """
 
@@ -43,7 +44,7 @@ def lose_power(root: Path) -> int:
     """Cut the journal back to what the last fsync left; how many bytes went."""
     (segment,) = journal.segments(root / "answers" / "b3_magicoder" / "00")
     note = root / "synced"
-    sure = int(note.read_text() or 0) if note.exists() else 0
+    sure = int(note.read_text()) if note.exists() else 0
     lost = segment.stat().st_size - sure
     os.truncate(segment, sure)
     return lost
