@@ -248,14 +248,9 @@ def _reason_of_success(exchange: Exchange, completion: dict[str, Any] | None) ->
 
 
 def _cost(completion: dict[str, Any] | None, handling: Handling) -> float | None:
-    """`usage.cost` where there is one (a failed answer may state its price, too), else 0 for rows that are not billed.
-
-    A whole answer that claims no tokens and no cost (4.3 number 14) says nothing of its price: it is looked up, like a lost one.
-    """
-    usage = as_dict((completion or {}).get("usage"))
-    cost = usage.get("cost")
-    if cost == 0 and handling.then == "done" and not usage.get("completion_tokens"):
-        return None
+    """`usage.cost` where there is one (a failed answer may state its price, too), else 0 for rows that are not billed. Whether a
+    claim of 0 is believed depends on the price list (`collector.py`)."""
+    cost = as_dict((completion or {}).get("usage")).get("cost")
     if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6:
         return float(cost)
     return 0.0 if handling.money == "free" else None
