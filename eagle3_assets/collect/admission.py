@@ -19,8 +19,9 @@ PATIENCE, WINDOW = 0.05, 64  # share of the last (exponentially weighted) reques
 # A prepaid account lets the estimates of running requests fill a fixed part of its balance (contract 2.4). That ceiling does not
 # move like a rate limit: stay close below it, and try a little more only now and then; but what is tried doubles with every round
 # without a refusal, because one that came by chance, while little was held, must not bound the whole run (measured: 19 % of the slots
-# busy after a single one).
-BELOW_CEILING = 0.95
+# busy after a single one). One refusal far from a known ceiling is weather, too; at a ceiling every request is refused, so a burst
+# of them is soon above PATIENCE, and the first of the burst says where it is.
+BELOW_CEILING, NEAR_CEILING = 0.95, 0.9
 MONEY_GROWTH = 0.02  # in the first round of answers after a refusal
 CLOCK_S = 0.01  # a timer may fire so much early
 
@@ -37,6 +38,7 @@ class Admission:
         self._last_shrink, self._refused_share = -SETTLE_S, 0.0
         self._closed_until = -math.inf
         self._money_growth, self._round_usd = MONEY_GROWTH, 0.0
+        self._money_share, self._first_of_burst_usd = 0.0, math.inf
 
     @property
     def has_room(self) -> bool:
@@ -62,6 +64,9 @@ class Admission:
 
     def answered(self, usd: float = 0.0) -> None:
         self._refused_share -= self._refused_share / WINDOW
+        self._money_share -= self._money_share / WINDOW
+        if self._money_share < 0.5 / WINDOW:
+            self._first_of_burst_usd = math.inf
         self.limit = min(float(self.most), self.limit + max(1.0, self.most / GROWTH_STEPS) / self.limit)
         if self.ceiling_usd == math.inf:
             return
@@ -79,12 +84,17 @@ class Admission:
             self.limit = max(1.0, min(self.limit, float(max(1, self.in_flight))) * SHRINK)
 
     def refused_for_money(self, held_before_usd: float, usd: float, retry_after_s: float | None) -> None:
-        """The transient 402 of a request of `usd` that was sent beside `held_before_usd`: of a burst, the first one that was refused
-        says where the ceiling is. It speaks of the account: nothing is sent for `retry_after_s`.
+        """The transient 402 of a request of `usd` that was sent beside `held_before_usd`. Where it speaks of the account, and not of
+        the weather, nothing is sent for `retry_after_s`.
         """
         self.refusals += 1
+        self._money_share += (1.0 - self._money_share) / WINDOW
+        self._first_of_burst_usd = min(self._first_of_burst_usd, max(usd, held_before_usd * BELOW_CEILING))
+        is_near = held_before_usd + usd >= self.ceiling_usd * NEAR_CEILING
+        if self._money_share <= PATIENCE and not is_near:
+            return
         self._closed_until = max(self._closed_until, time.monotonic() + (retry_after_s or 0.0))
-        self.ceiling_usd = min(self.ceiling_usd, max(usd, held_before_usd * BELOW_CEILING))
+        self.ceiling_usd = min(self.ceiling_usd, self._first_of_burst_usd)
         self._money_growth, self._round_usd = MONEY_GROWTH, 0.0
 
 

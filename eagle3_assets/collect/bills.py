@@ -17,10 +17,10 @@ import aiohttp
 
 from eagle3_assets.collect import look_ups
 from eagle3_assets.collect.desk import Desk
-from eagle3_assets.collect.lanes import Lane
+from eagle3_assets.collect.lanes import Item, Lane
 from eagle3_assets.collect.ledger import Ledger
 from eagle3_assets.collect.look_ups import LookUp
-from eagle3_assets.collect.openrouter import look_up_cost, most_it_can_cost
+from eagle3_assets.collect.openrouter import look_up_cost
 from eagle3_assets.collect.servers import Pace, Servers
 from eagle3_assets.collect.shard_work import ShardWork
 from eagle3_assets.collect.wire_answer import WireAnswer
@@ -55,11 +55,11 @@ class Bills:
         self._found: list[str] = []
         self._more_to_ask = asyncio.Event()
 
-    def settle(self, lane: Lane, work: ShardWork, answer: WireAnswer) -> None:
+    def settle(self, lane: Lane, item: Item, answer: WireAnswer) -> None:
         """Replace the reservation of an answer by its cost; one whose cost is not known stays held and is looked up."""
         if answer.cost_usd is not None:
             self._desk.settle(answer.request_id, lane.scope, answer.cost_usd)
-            if lane.routing is not None and answer.cost_usd > most_it_can_cost(answer.request, lane.routing) * (1 + 1e-9):
+            if answer.cost_usd > item.hold_usd * (1 + 1e-9):
                 self._on_error(  # the bound that keeps spending below the approval is false: nothing more is sent
                     BudgetStop(
                         f"an answer of {answer.provider} cost {answer.cost_usd:.6f} USD, more than max_price allows; nothing "
@@ -74,7 +74,7 @@ class Bills:
             if self._stop.is_set():
                 self._later[look.request_id] = look
             else:
-                self._start(look, FIRST_TRIES, work)
+                self._start(look, FIRST_TRIES, item.work)
 
     # ------------------------------------------------------------------------------------------------ asking at once
     async def take_up(self) -> None:

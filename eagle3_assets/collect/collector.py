@@ -340,7 +340,7 @@ class _Run:
             self.after(lane, item, answer, finding)
         finally:  # whatever happens to the prompt, the answer was paid for
             lane.admission.let_go(item.hold_usd)
-            bills.settle(lane, item.work, answer)
+            bills.settle(lane, item, answer)
 
     async def has_money(self, lane: Lane, item: Item, request_id: str, usd: float) -> bool:
         """Set `usd` aside; when that fails, or the run ends meanwhile, the prompt goes back to its lane and nothing is sent."""
@@ -397,9 +397,11 @@ class _Run:
             self.try_again_later(lane, item, finding)
 
     def money_came_back(self, scope: str) -> None:
+        """After every settled answer: a turn of the dispatcher each would cost more than the settling."""
         for lane in self.lanes.values():
-            lane.money_came_back(scope)
-        self.wake.set()
+            if lane.blocked_by is not None:
+                lane.money_came_back(scope)
+                self.wake.set()
 
     def judge_settings(self, lane: Lane, finding: Finding) -> None:
         """Many systematic failures and not one answer: the settings are wrong, and more requests would not make them right."""

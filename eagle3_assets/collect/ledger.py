@@ -265,7 +265,9 @@ class Ledger:
             self._take_rows(posting.rows)
             for operation in posting.operations:
                 self._one(operation)
-            return {scope: self._lease(scope, *wanted) for scope, wanted in posting.wanted.items()}
+            granted = {scope: self._lease(scope, *wanted) for scope, wanted in posting.wanted.items()}
+        self._owner.entered(row[0] for row in posting.rows)
+        return granted
 
     def is_out_of(self, needed: Mapping[str, int]) -> bool:
         """Whether nobody holds money that may come back, and no scope of `needed` has room for its 1e-12 USD."""

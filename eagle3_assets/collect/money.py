@@ -12,12 +12,15 @@ from decimal import ROUND_CEILING, Decimal
 PICO = 10**12  # 64-bit integers of 1e-12 USD hold 9 million USD; one token costs about 4e-7 USD, so nothing is ever rounded away
 
 
+_PICO, _MOST = Decimal(PICO), 2**62
+
+
 def to_pico(usd: float | Decimal | str) -> int:
     """USD -> integer 1e-12 USD, rounded up. A float counts as its shortest decimal form, the one a server sent."""
-    value = (Decimal(repr(usd) if isinstance(usd, float) else usd) * PICO).to_integral_value(ROUND_CEILING)
-    if value < 0 or value >= 2**62:
+    value = int((Decimal(repr(usd) if isinstance(usd, float) else usd) * _PICO).to_integral_value(ROUND_CEILING))
+    if not 0 <= value < _MOST:
         raise ValueError(f"not an amount of money: {usd!r} USD")
-    return int(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)

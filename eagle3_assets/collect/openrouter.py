@@ -48,7 +48,7 @@ class ApiKey:
     only.
     """
 
-    __slots__ = ("_escaped", "_value")
+    __slots__ = ("_escaped", "_is_escapable", "_secret", "_value")
 
     def __init__(self, value: str) -> None:
         value = value.strip()
@@ -56,7 +56,8 @@ class ApiKey:
             raise WireError(
                 "the API key is empty or holds characters that no key has; set it again without quotes or line breaks"
             )
-        self._value = value
+        self._value, self._secret = value, value.encode()
+        self._is_escapable = any(character in value for character in '/"\\')
         # Every character as itself or as a JSON escape, which a string inside a string (tool arguments) escapes again.
         self._escaped = re.compile("".join(_spellings(character) for character in value).encode())
 
@@ -78,11 +79,10 @@ class ApiKey:
 
     def hide_in(self, data: bytes) -> bytes:
         """`data` with the key blotted out, JSON-escaped or not: some servers echo what they refuse, and some lie."""
-        secret = self._value.encode()
-        if secret in data:
-            data = data.replace(secret, HIDDEN)
+        if self._secret in data:
+            data = data.replace(self._secret, HIDDEN)
         # The pattern is slow, and most bodies hold no such escape.
-        may_hold = b"\\u00" in data or (b"\\" in data and any(c in secret for c in b'/"\\'))
+        may_hold = b"\\u00" in data or (self._is_escapable and b"\\" in data)
         return self._escaped.sub(HIDDEN, data) if may_hold else data
 
     def hide_in_text(self, text: str) -> str:

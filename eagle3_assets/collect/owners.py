@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class Owner:
         self.path = owner_file(ledger, self.name)
         self._broken = False
         self._freed: list[str] = []
+        self._open: dict[str, tuple[str, int]] = {}  # what the lines say, so far as the ledger has not heard of it
+        self._settled: dict[str, tuple[str, int]] = {}
         new = ledger.with_name(f"{ledger.name}.new-{self.name}")
         self._fd = -1
         try:
@@ -70,14 +73,23 @@ class Owner:
         """Before the request is sent. Raises StoreError: nothing is set aside, and nothing can be any more."""
         self._freed.append(f"+ {pico}\t{scope}\t{request_id}\n")
         self.write_freed()
+        self._open[request_id] = (scope, pico)
 
     def settle(self, request_id: str, pico: int) -> None:
         """What was set aside has cost so much."""
         self._freed.append(f"= {pico}\t{request_id}\n")
+        self._settled[request_id] = (self._open.pop(request_id)[0], pico)
 
     def take_back(self, request_id: str) -> None:
         """Nothing was sent, or nothing was billed."""
         self._freed.append(f"- {request_id}\n")
+        self._open.pop(request_id, None)
+
+    def entered(self, request_ids: Iterable[str]) -> None:
+        """The ledger has an entry of its own for each of these."""
+        for request_id in request_ids:
+            self._open.pop(request_id, None)
+            self._settled.pop(request_id, None)
 
     def write_freed(self) -> None:
         """Before money that became free goes anywhere. Raises StoreError."""
@@ -96,10 +108,8 @@ class Owner:
             rest = rest[os.write(self._fd, rest) :]
 
     def left(self) -> Left:
-        """What this process has set aside so far."""
-        with suppress(StoreError):  # without them more is taken for lost, that is all
-            self.write_freed()
-        return Left(*_read(self.path), whole=True)
+        """What this process has set aside, and the ledger has not heard of."""
+        return Left(dict(self._open), dict(self._settled), whole=True)
 
     def end(self) -> None:
         """Leave; may be called twice."""

@@ -11,6 +11,7 @@ Facts: openrouter-contract.md 1.2 (provider preferences), 1.7 (endpoint fields, 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -77,7 +78,10 @@ class Routing:
 
     def names_provider(self, name: str | None) -> bool:
         """Whether `name` (as in `response.provider`) is an eligible provider."""
-        return name is not None and name.casefold() in {e.provider_name.casefold() for e in self.eligible}
+        if name is None:
+            return False
+        folded = name.casefold()
+        return any(e.provider_name == name or e.provider_name.casefold() == folded for e in self.eligible)
 
     def only(self, endpoint: Endpoint, form: RequestForm | None = None) -> Routing:
         """This routing pinned to one endpoint without fallbacks (the pilot's), asked in `form`."""
@@ -237,6 +241,7 @@ def require_eligible(routing: Routing) -> None:
         raise WireError(f"no endpoint is eligible under [routing]: {why}; loosen [routing] or wait, then run again")
 
 
+@functools.lru_cache(maxsize=256)
 def is_same_model(asked: str, answered: str | None) -> bool:
     """Whether `answered` is `asked` or a dated release of it."""
     return answered is not None and (answered == asked or _DATE_SUFFIX.sub("", answered) == asked)

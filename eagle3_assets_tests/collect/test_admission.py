@@ -46,6 +46,12 @@ def end(a: Admission, count: int = 1, *, is_answer: bool = False) -> None:
             a.answered(HOLD)
 
 
+def at_the_ceiling(a: Admission, held_usd: float, usd: float = HOLD) -> None:
+    """A burst of refusals: where money is the limit, everything that follows is refused."""
+    for _ in range(4):
+        a.refused_for_money(held_usd, usd, None)
+
+
 def test_a_burst_of_402_finds_the_ceiling_at_once_and_nothing_is_sent_until_retry_after(clock: list[float]) -> None:
     a = Admission(2000)
     before = fill(a)
@@ -63,7 +69,7 @@ def test_a_burst_of_402_finds_the_ceiling_at_once_and_nothing_is_sent_until_retr
 
 def test_the_money_ceiling_is_tried_again_now_and_then_and_goes_away(clock: list[float]) -> None:
     a = Admission(100)
-    a.refused_for_money(40 * HOLD, HOLD, None)
+    at_the_ceiling(a, 40 * HOLD)
     fill(a)
     assert a.in_flight == 38
     rounds = 0
@@ -74,9 +80,26 @@ def test_the_money_ceiling_is_tried_again_now_and_then_and_goes_away(clock: list
     assert 4 <= rounds < 20  # 2 %, 4 %, 8 %, ... a round
 
 
-def test_a_402_by_chance_while_little_was_held_is_forgotten_within_ten_rounds(clock: list[float]) -> None:
+def test_a_402_now_and_then_is_weather_far_from_a_known_ceiling_and_a_limit_close_to_it(clock: list[float]) -> None:
     a = Admission(2000)
-    a.refused_for_money(held_before_usd=0.5, usd=0.05, retry_after_s=0.0)
+    for _ in range(10):
+        a.refused_for_money(50 * HOLD, HOLD, 5.0)
+        for _ in range(100):
+            a.answered(HOLD)
+    assert a.ceiling_usd == float("inf") and a.has_room
+    at_the_ceiling(a, 1000 * HOLD)
+    for _ in range(100):
+        a.answered(HOLD)
+    known = a.ceiling_usd
+    a.refused_for_money(500 * HOLD, HOLD, None)
+    assert a.ceiling_usd == known
+    a.refused_for_money(known - HOLD, HOLD, None)
+    assert a.ceiling_usd < known
+
+
+def test_a_false_ceiling_far_too_low_is_forgotten_within_some_rounds(clock: list[float]) -> None:
+    a = Admission(2000)
+    at_the_ceiling(a, 0.5, 0.05)
     rounds = 0
     while a.ceiling_usd < 100.0:  # two thousand requests of 0.05 USD
         for _ in range(int(a.ceiling_usd / 0.05)):
@@ -87,7 +110,7 @@ def test_a_402_by_chance_while_little_was_held_is_forgotten_within_ten_rounds(cl
 
 def test_one_request_is_always_tried(clock: list[float]) -> None:
     a = Admission(100)
-    a.refused_for_money(0.0, HOLD, None)
+    at_the_ceiling(a, 0.0)
     assert len(fill(a)) == 1
     end(a)
     assert a.held_usd == 0.0 and a.has_room
@@ -95,7 +118,7 @@ def test_one_request_is_always_tried(clock: list[float]) -> None:
 
 def test_requests_that_are_about_to_be_sent_count_already(clock: list[float]) -> None:
     a = Admission(100)
-    a.refused_for_money(20 * HOLD, HOLD, None)
+    at_the_ceiling(a, 20 * HOLD)
     a.hold(HOLD)
     a.in_flight += 1
     taken = 0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import collector, filing, journal
+from eagle3_assets.collect import collector, journal
 from eagle3_assets.collect.collector import Pace, Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.journal import Journal
 from eagle3_assets.collect.ledger import Ledger
@@ -490,17 +490,17 @@ def test_a_full_disk_ends_the_run_with_one_line_and_answers_already_paid_are_sav
 
 def test_no_request_is_sent_that_the_disk_could_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
-        server.gate = asyncio.Event()
+        server.gate = gate = asyncio.Event()
+        real = collector._Run.fail
+
+        def fail(run: collector._Run, error: BaseException) -> None:
+            real(run, error)
+            gate.set()  # the answers come after the look that finds no room
+
+        monkeypatch.setattr(collector._Run, "fail", fail)
         task = asyncio.create_task(d.collect(server, d.job(prompts(50))))
         await server.wait_until(lambda: server.in_flight == 16)
-        loop, gate, real = asyncio.get_running_loop(), server.gate, journal.require_room
-
-        def look(folder: Path, in_flight: int) -> None:
-            loop.call_soon_threadsafe(gate.set)  # the answers come after the look that finds no room
-            real(folder, in_flight)
-
         monkeypatch.setattr(journal, "ANSWER_BYTES", 1 << 60)
-        monkeypatch.setattr(filing, "require_room", look)
         with pytest.raises(StoreError, match="answers in flight may need"):
             await task
         assert len(server.requests) == 16 == len(d.answers())
@@ -630,7 +630,7 @@ def test_the_default_pace_bounds_an_absurd_retry_after() -> None:
 
 def test_an_answer_dearer_than_max_price_allows_ends_the_run_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation bounds spending only while no server bills more than max_price: the first that does is the last."""
-    monkeypatch.setattr("eagle3_assets.collect.bills.most_it_can_cost", lambda request, routing: COST / 2)
+    monkeypatch.setattr("eagle3_assets.collect.collector.most_it_can_cost", lambda request, routing: COST / 2)
 
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         with pytest.raises(BudgetStop, match="more than max_price allows; nothing more is sent"):
