@@ -6,7 +6,7 @@
 The stand-in answers from a replay bank of 3,500 tokens on average, `--scale` real seconds for each simulated one. Measured from outside:
 - wall time from the first request to the last answer, beside an event simulation of the same durations in the same order, with as many
   slots and nothing else to do;
-- occupancy: the share of the slots that were busy, from the time all were first busy until the last request was sent;
+- occupancy: the share of the slots that were busy, from the time all were first busy until no prompt waited for its first attempt;
 - peak memory of the process that runs the step, and the money: ours beside the server's.
 """
 
@@ -23,11 +23,13 @@ import sys
 import tempfile
 import textwrap
 import time
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from eagle3_assets.campaign import CAMPAIGNS_DIR
 from eagle3_assets.collect import journal
+from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.standin.faults import ALL, SILENT
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES
 
@@ -100,28 +102,93 @@ def peak_mb(pid: int) -> float:
         return 0.0
 
 
-def ideal_s(durations: list[float], in_flight: int) -> float:
-    free = [0.0] * in_flight
-    for duration in durations:
-        heapq.heapreplace(free, free[0] + duration)
+def ideal_s(records: list[WireAnswer], served_s: list[float], in_flight: int) -> float:
+    """The end of an event simulation: `in_flight` slots take the records in their order, each for as long as the server took; a
+    further attempt cannot begin before the one before it has failed.
+    """
+    free, ended = [0.0] * in_flight, dict[tuple[str, int], float]()
+    for record, took in zip(records, served_s, strict=True):
+        begin = max(free[0], ended.get(record.key, 0.0))
+        ended[record.key] = begin + took
+        heapq.heapreplace(free, begin + took)
     return max(free)
 
 
-def occupancy(spans: list[tuple[float, float]], in_flight: int) -> float:
-    """Share of busy slots between the moment when all were first busy and the last start."""
-    events = sorted(chain.from_iterable(((start, 1), (end, -1)) for start, end in spans))
-    last_start = max(start for start, _ in spans)
+def occupancy(records: list[WireAnswer], in_flight: int) -> float:
+    """Share of busy slots between the moment when all were first busy and the tail, which begins when no prompt waits for its first
+    attempt any more.
+    """
+    events = sorted(chain.from_iterable(((a.started_at, 1), (a.finished_at, -1)) for a in records))
+    tail = max(a.started_at for a in records if a.attempt == 1)
     busy, at, area, since = 0, 0.0, 0.0, None
     for moment, change in events:
         if since is not None:
-            area += busy * (min(moment, last_start) - at)
+            area += busy * (min(moment, tail) - at)
         busy += change
         at = moment
-        if since is None and busy >= 0.995 * in_flight:
+        if since is None and busy >= 0.99 * in_flight:
             since = moment
-        if moment >= last_start:
+        if moment >= tail:
             break
-    return area / (in_flight * (last_start - since)) if since is not None and last_start > since else 0.0
+    return area / (in_flight * (tail - since)) if since is not None and tail > since else 0.0
+
+
+def timeline(records: list[WireAnswer], points: int = 20) -> str:
+    """Requests in flight at equal distances of time."""
+    first, last = records[0].started_at, max(a.finished_at for a in records)
+    times = [first + (last - first) * (k + 0.5) / points for k in range(points)]
+    return " ".join(str(sum(a.started_at <= at < a.finished_at for a in records)) for at in times)
+
+
+class Bench:
+    """The campaign in a folder of its own."""
+
+    def __init__(self, folder: Path, answers: int, in_flight: int, scale: float) -> None:
+        self.answers, self.in_flight, self.scale = answers, in_flight, scale
+        (folder / "profiles.toml").write_text(profiles(scale))
+        path = campaign(folder, answers, in_flight)
+        self.home, self.root = folder / "home", folder / "data" / "bench"
+        self.home.mkdir()
+        shutil.copy(Path(__file__).parents[1] / "deploy" / "dagster-home.yaml", self.home / "dagster.yaml")
+        self.env = {
+            **os.environ, "EAGLE3_CAMPAIGN": str(path), "EAGLE3_DATA": str(folder / "data"), "DAGSTER_HOME": str(self.home),
+        }  # fmt: skip
+
+    def run(self, until: str) -> float:
+        """`eagle3 run --until`; returns the peak memory of the largest of its processes, MB."""
+        eagle3, peak = str(Path(sys.executable).with_name("eagle3")), 0.0
+        with subprocess.Popen(
+            [eagle3, "run", "--until", until], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as run:
+            while run.poll() is None:
+                peak = max([peak, *map(peak_mb, tree(run.pid))])
+                time.sleep(0.5)
+            errors = run.stderr.read() if run.stderr else ""
+        if run.returncode:
+            raise SystemExit(f"eagle3 run ended with {run.returncode}: {errors.strip().splitlines()[-1:]}")
+        return peak
+
+    def records(self) -> list[WireAnswer]:
+        """Every record without its bytes, in order of sending."""
+        shards = [shard for shard in sorted((self.root / "answers" / DATASET).iterdir()) if shard.is_dir()]
+        light = (replace(a, body=b"", request={}) for shard in shards for a in journal.read(shard))
+        return sorted(light, key=lambda a: a.started_at)
+
+    def report(self, records: list[WireAnswer]) -> None:
+        """The figures of one uninterrupted run."""
+        first, last = records[0].started_at, max(a.finished_at for a in records)
+        here = [a.finished_at - a.started_at for a in records]
+        lines = [json.loads(line) for line in (self.root / "standin" / "ledger.jsonl").read_text().splitlines()]
+        durations = {line["generation_id"]: self.scale * line["duration_s"] for line in lines if "duration_s" in line}
+        served = [durations.get(a.generation_id or "", took) for a, took in zip(records, here, strict=True)]
+        done = len({a.key for a in records if a.outcome == "finished"})
+        wall, ideal = last - first, ideal_s(records, served, self.in_flight)
+        ours, theirs = sum(a.cost_usd or 0.0 for a in records), sum(line.get("cost_pico", 0) for line in lines) / 1e12
+        print(f"{done:,} of {self.answers:,} finished, {len(records):,} records")
+        print(f"wall {wall:.1f} s, event simulation {ideal:.1f} s, ratio {wall / ideal:.3f}")
+        print(f"an answer took {sum(here) / len(here):.2f} s here, {sum(served) / len(served):.2f} s of it at the server")
+        print(f"occupancy {100 * occupancy(records, self.in_flight):.1f} % between ramp and tail; in flight: {timeline(records)}")
+        print(f"money: {ours:.4f} USD in the journals, {theirs:.4f} at the server")
 
 
 def main() -> None:
@@ -133,44 +200,12 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.2, help="real seconds per simulated second")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "profiles.toml").write_text(profiles(args.scale))
-        path = campaign(folder, args.answers, args.in_flight)
-        home = folder / "home"
-        home.mkdir()
-        shutil.copy(Path(__file__).parents[1] / "deploy" / "dagster-home.yaml", home / "dagster.yaml")
-        env = {**os.environ, "EAGLE3_CAMPAIGN": str(path), "EAGLE3_DATA": str(folder / "data"), "DAGSTER_HOME": str(home)}
-        eagle3 = str(Path(sys.executable).with_name("eagle3"))
+        bench = Bench(Path(name), args.answers, args.in_flight, args.scale)
         print(f"load of this machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
-        begun, peak = time.monotonic(), 0.0
-        with subprocess.Popen(
-            [eagle3, "run", "--until", "answers"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as run:
-            while run.poll() is None:
-                peak = max([peak, *map(peak_mb, tree(run.pid))])
-                time.sleep(0.5)
-            errors = run.stderr.read() if run.stderr else ""
-        if run.returncode:
-            raise SystemExit(f"eagle3 run ended with {run.returncode}: {errors.strip().splitlines()[-1:]}")
-        root = folder / "data" / "bench"
-        answers = [a for shard in sorted((root / "answers" / DATASET).iterdir()) if shard.is_dir() for a in journal.read(shard)]
-        spans = [(a.started_at, a.finished_at) for a in answers]
-        first, last = min(start for start, _ in spans), max(end for _, end in spans)
-        in_order = [a.finished_at - a.started_at for a in sorted(answers, key=lambda a: a.started_at)]
-        lines = [json.loads(line) for line in (root / "standin" / "ledger.jsonl").read_text().splitlines()]
-        durations = {line["generation_id"]: args.scale * line["duration_s"] for line in lines if "duration_s" in line}
-        served = [
-            durations.get(a.generation_id or "", a.finished_at - a.started_at)
-            for a in sorted(answers, key=lambda a: a.started_at)
-        ]
-        done = len({a.key for a in answers if a.outcome == "finished"})
-        wall, ideal = last - first, ideal_s(served, args.in_flight)
-        ours, theirs = sum(a.cost_usd or 0.0 for a in answers), sum(line.get("cost_pico", 0) for line in lines) / 1e12
-        print(f"{done:,} of {args.answers:,} finished, {len(answers):,} records; command {time.monotonic() - begun:.0f} s")
-        print(f"wall {wall:.1f} s, event simulation {ideal:.1f} s, ratio {wall / ideal:.3f}")
-        print(f"an answer took {sum(in_order) / len(in_order):.2f} s here, {sum(served) / len(served):.2f} s of it at the server")
-        print(f"occupancy {100 * occupancy(spans, args.in_flight):.1f} %, peak memory of a process {peak:.0f} MB")
-        print(f"money: {ours:.4f} USD in the journals, {theirs:.4f} at the server")
+        begun = time.monotonic()
+        peak = bench.run("answers")
+        bench.report(bench.records())
+        print(f"peak memory of a process {peak:.0f} MB; command {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

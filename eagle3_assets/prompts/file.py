@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from eagle3_assets.campaign import N_SHARDS, SHARDS, Campaign, Dataset
 from eagle3_assets.errors import PromptError
 from eagle3_assets.prompts.mapping import columns_of, dump_json, map_row
+from eagle3_assets.prompts.packed import Packed
 from eagle3_assets.prompts.prompt import Given, Prompt
 from eagle3_assets.prompts.sample import CHARS_PER_TOKEN, Candidate, Sampler, canonical, expected_tokens, sample_id
 from eagle3_assets.prompts.screen import screen, screen_text, strings
@@ -31,6 +31,7 @@ from eagle3_assets.store import atomic_file, write_json
 
 PROMPTS_VERSION = 1  # a new number rebuilds every file: bump it when mapping, screen or order change what is written
 ROW_GROUP = 2048
+ROWS_AT_ONCE = 512
 
 
 def set_aside_path(out: Path) -> Path:
@@ -219,6 +220,7 @@ def read_shard(path: Path, shard: str, *, with_reserve: bool = False) -> list[Pr
 
 def _read(path: Path, filters: list[tuple[str, str, str]] | None, with_reserve: bool) -> list[Prompt]:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     if not path.is_file():
@@ -230,30 +232,33 @@ def _read(path: Path, filters: list[tuple[str, str, str]] | None, with_reserve: 
         version = metadata.get("eagle3_prompts_version")
         if version != str(PROMPTS_VERSION):
             raise PromptError(f"{path}: expected prompts version {PROMPTS_VERSION}, found {version}; {again}")
-        return [_prompt(row, metadata["dataset"]) for row in _by_rank(table.to_pylist()) if with_reserve or not row["reserve"]]
+        if not with_reserve:
+            table = table.filter(pc.invert(table["reserve"]))
+        rows = (row for batch in table.sort_by("rank").to_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
+        tools: dict[str, Packed] = {}
+        return [_prompt(row, metadata["dataset"], tools) for row in rows]
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PromptError(f"{path}: not readable as prompts ({reason}); {again}") from None
 
 
-def _by_rank(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: int(row["rank"]))
-
-
-def _prompt(row: dict[str, Any], dataset: str) -> Prompt:
-    tools = json.loads(row["tools"]) if row["tools"] is not None else None
+def _prompt(row: dict[str, Any], dataset: str, tools: dict[str, Packed]) -> Prompt:
+    """`tools` remembers the declarations seen: one set is declared in thousands of prompts."""
+    declared = row["tools"]
+    if declared is not None and declared not in tools:
+        tools[declared] = Packed(declared.encode())
     return Prompt(
         sample_id=row["sample_id"],
         dataset=dataset,
         turn=row["turn"],
         shard=row["shard"],
         rank=row["rank"],
-        messages=tuple(json.loads(row["messages"])),
-        tools=tuple(tools) if tools is not None else None,
+        messages=Packed(row["messages"].encode()),
+        tools=tools[declared] if declared is not None else None,
         expected_tokens=row["expected_tokens"],
         reserve=row["reserve"],
         source_row=row["source_row"],
-        follow_ups=tuple(tuple(group) for group in json.loads(row["follow_ups"])),
+        follow_ups=Packed(row["follow_ups"].encode()) if row["follow_ups"] != "[]" else (),
         given=_given(json.loads(row["given"])) if row["given"] is not None else None,
     )
 

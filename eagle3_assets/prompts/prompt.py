@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,12 @@ class Prompt:
     turn: int
     shard: str
     rank: int
-    messages: tuple[dict[str, Any], ...]
-    tools: tuple[dict[str, Any], ...] | None
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]] | None
     expected_tokens: int
     reserve: bool = False
     source_row: str = ""
-    follow_ups: tuple[tuple[dict[str, Any], ...], ...] = ()
+    follow_ups: Sequence[Sequence[dict[str, Any]]] = ()
     given: Given | None = None
 
     @property
