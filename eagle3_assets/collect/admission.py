@@ -14,8 +14,10 @@ SHRINK = 0.7
 SETTLE_S = 1.0  # after a decrease, refusals of requests that were already on their way say nothing new
 GROWTH_STEPS = 20  # from almost nothing back to the full limit in this many rounds of answers
 # A refusal now and then is weather, not a limit: with one in a hundred requests refused at random, a decrease for each would leave
-# half of the requests unsent (measured: 48 % of the slots busy). Only a share of refusals above PATIENCE speaks of a limit.
-PATIENCE, WINDOW = 0.05, 64  # share of the last (exponentially weighted) requests
+# half of the requests unsent (measured: 48 % of the slots busy). Only a share of refusals above PATIENCE speaks of a limit: of the last
+# requests (exponentially weighted), and of no fewer than are in flight, because a refusal comes minutes before the answers to what was
+# sent beside it (measured with a fixed window: the first 20 refusals of 2,000 requests cost 30 % of the slots).
+PATIENCE, WINDOW = 0.05, 64
 # A prepaid account lets the estimates of running requests fill a fixed part of its balance (contract 2.4). That ceiling does not
 # move like a rate limit: stay close below it, and try a little more only now and then; but what is tried doubles with every round
 # without a refusal, because one that came by chance, while little was held, must not bound the whole run (measured: 19 % of the slots
@@ -62,10 +64,16 @@ class Admission:
         self._holding -= 1
         self.held_usd = max(0.0, self.held_usd - usd) if self._holding else 0.0
 
+    @property
+    def _one(self) -> float:
+        """The weight of one request in the shares."""
+        return 1.0 / max(WINDOW, self.in_flight)
+
     def answered(self, usd: float = 0.0) -> None:
-        self._refused_share -= self._refused_share / WINDOW
-        self._money_share -= self._money_share / WINDOW
-        if self._money_share < 0.5 / WINDOW:
+        one = self._one
+        self._refused_share -= self._refused_share * one
+        self._money_share -= self._money_share * one
+        if self._money_share < 0.5 * one:
             self._first_of_burst_usd = math.inf
         self.limit = min(float(self.most), self.limit + max(1.0, self.most / GROWTH_STEPS) / self.limit)
         if self.ceiling_usd == math.inf:
@@ -77,7 +85,7 @@ class Admission:
 
     def refused(self) -> None:
         self.refusals += 1
-        self._refused_share += (1.0 - self._refused_share) / WINDOW
+        self._refused_share += (1.0 - self._refused_share) * self._one
         now = time.monotonic()
         if self._refused_share > PATIENCE and now - self._last_shrink >= SETTLE_S:
             self._last_shrink = now
@@ -88,7 +96,7 @@ class Admission:
         the weather, nothing is sent for `retry_after_s`.
         """
         self.refusals += 1
-        self._money_share += (1.0 - self._money_share) / WINDOW
+        self._money_share += (1.0 - self._money_share) * self._one
         self._first_of_burst_usd = min(self._first_of_burst_usd, max(usd, held_before_usd * BELOW_CEILING))
         is_near = held_before_usd + usd >= self.ceiling_usd * NEAR_CEILING
         if self._money_share <= PATIENCE and not is_near:

@@ -204,3 +204,16 @@ def test_after_the_account_holds_more_again_the_number_in_flight_recovers(tmp_pa
         assert result.finished == 3000 and server.peak >= 30, server.peak
 
     run(tmp_path, story, campaign=a_campaign(collect={"in_flight": 60}), limit_usd=100.0)
+
+
+def test_refusals_come_before_the_answers_and_are_measured_by_what_was_sent(clock: list[float]) -> None:
+    a = Admission(2000)
+    fill(a)
+    for _ in range(20):  # one in a hundred, and not one answer yet
+        a.refused()
+        a.refused_for_money(50 * HOLD, HOLD, 5.0)
+        clock[0] += 2.0
+    assert a.limit == 2000 and a.ceiling_usd == float("inf")
+    for _ in range(200):
+        a.refused()
+    assert a.limit < 1500
