@@ -43,6 +43,9 @@ _REPLAYED: dict[Replay, tuple[str, ...]] = {
 }
 
 
+_ESCAPE = re.compile(rb"\\u00")  # twice as fast as `in`, for which backslashes are too frequent
+
+
 class ApiKey:
     """A key that does not show itself: not in repr, str, format, pickles or dataclass dumps. `reveal()` is for request headers
     only.
@@ -82,7 +85,7 @@ class ApiKey:
         if self._secret in data:
             data = data.replace(self._secret, HIDDEN)
         # The pattern is slow, and most bodies hold no such escape.
-        may_hold = b"\\u00" in data or (self._is_escapable and b"\\" in data)
+        may_hold = (b"00" in data and _ESCAPE.search(data)) or (self._is_escapable and b"\\" in data)
         return self._escaped.sub(HIDDEN, data) if may_hold else data
 
     def hide_in_text(self, text: str) -> str:
