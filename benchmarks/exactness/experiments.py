@@ -24,10 +24,12 @@ SHIFTS = tuple(shift for shift in range(-5, 6) if shift)
 # ---------------------------------------------------------------------------------------------------- placebo
 @dataclass
 class Placebo:
-    """Wrong bills tried and fitted (grade B1 or C1) by shift, of the completion and of the prompt; `grades` of the fitted ones."""
+    """Wrong bills tried and fitted (grade B1 or C1) by shift, of the completion and of the prompt; `likely`: fitted with a p_exact of
+    half or more; `grades` of all."""
 
     tried: Counter[int] = field(default_factory=Counter)
     fitted: Counter[int] = field(default_factory=Counter)
+    likely: Counter[int] = field(default_factory=Counter)
     prompt_tried: Counter[int] = field(default_factory=Counter)
     prompt_fitted: Counter[int] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
@@ -51,10 +53,12 @@ def placebo(stage: rebuild.TextStage, answers: Sequence[WireAnswer], rows: int) 
         for shift in SHIFTS:
             if fields.billed_completion + shift < 1:
                 continue
-            grade = stage.rebuild(answer, billed_completion=fields.billed_completion + shift).grade
+            found = stage.rebuild(answer, billed_completion=fields.billed_completion + shift)
+            fits = found.grade in ("B1", "C1")
             out.tried[shift] += 1
-            out.fitted[shift] += grade in ("B1", "C1")
-            out.grades[grade] += 1
+            out.fitted[shift] += fits
+            out.likely[shift] += fits and found.p_exact >= 0.5
+            out.grades[found.grade] += 1
         shift = SHIFTS[done % len(SHIFTS)]
         out.prompt_tried[shift] += 1
         out.prompt_fitted[shift] += stage.rebuild(answer, billed_prompt=fields.billed_prompt + shift).grade in ("B1", "C1")

@@ -30,11 +30,12 @@ class TimedEncoding:
     """A tiktoken encoding that counts the CPU seconds spent in it."""
 
     def __init__(self, encoding: Any) -> None:
-        self._encoding, self.seconds, self.calls = encoding, 0.0, 0
+        self._encoding, self.seconds = encoding, 0.0
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._encoding, name)
         if not name.startswith(("encode_ordinary", "encode_to_numpy", "encode_batch")) and name != "encode":
+            setattr(self, name, value)  # found without this method the next time
             return value
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -43,8 +44,8 @@ class TimedEncoding:
                 return value(*args, **kwargs)
             finally:
                 self.seconds += time.perf_counter() - begun
-                self.calls += 1
 
+        setattr(self, name, timed)
         return timed
 
 
@@ -97,9 +98,9 @@ def learn(profile: Profile, answers: Iterable[WireAnswer]) -> dict[str, Any]:
 def changes(wire_profiles: Mapping[str, Any], provider: str) -> list[float]:
     """Moments (unix seconds) at which the learned profile says that this provider changed; empty where it says none."""
     entry = (wire_profiles.get("providers") or {}).get(provider) or {}
-    windows = entry.get("windows") or []
-    starts = [window.get("from") or window.get("start") for window in windows if isinstance(window, Mapping)]
-    return [float(start) for start in starts[1:] if isinstance(start, int | float)]
+    windows = [window for window in entry.get("windows") or () if isinstance(window, Mapping)]
+    same_form = [float(window["from"]) for window in windows if window.get("stream") == windows[0].get("stream")]
+    return sorted(same_form)[1:]
 
 
 # ---------------------------------------------------------------------------------------------------- rebuilding
@@ -125,14 +126,17 @@ class TextStage:
     profile: Profile
     wire_profiles: Mapping[str, Any]
     _off: dict[str, Any] = field(default_factory=dict)
+    _knows_time: bool = False
 
     def __post_init__(self) -> None:
         known = inspect.signature(reconstruct).parameters
         self._off = {name: False for name in ("resegment", "resegmentation") if name in known}
+        self._knows_time = "at" in known
 
     def rebuild(self, answer: WireAnswer, **bill: Any) -> Reconstruction:
         """With `billed_completion` or `billed_prompt` replaced; logprobs and ids are taken out: they are other evidence."""
         fields = parse_fields(answer.body, answer.content_type)
         fields = dataclasses.replace(fields, logprobs=None, deltas=(), output_ids=None, prompt_ids=None, **bill)
         entry = entry_of(self.wire_profiles, provider_of(answer.provider, fields.provider, answer.source))
-        return reconstruct(self.profile, answer.request, fields, entry, source=answer.source, thinking=True, **self._off)
+        more = {**self._off, **({"at": answer.finished_at} if self._knows_time else {})}
+        return reconstruct(self.profile, answer.request, fields, entry, source=answer.source, thinking=True, **more)

@@ -63,7 +63,8 @@ class Measured:
 
 
 def class_of(provider: Provider | None) -> str:
-    """verbatim: text, prompt and bill can be told without loss; injecting: the same with spaces joined on; else other."""
+    """verbatim: text, prompt and bill can be told without loss; injecting: the same with spaces joined on; joined and cut: what was
+    joined behind the reasoning is taken off again with all whitespace there (as recorded: openrouter-contract 4.1); else other."""
     if provider is None:
         return "engine"
     rules, plain = provider.text.rules(streamed=False), type(provider.text)()
@@ -71,7 +72,7 @@ def class_of(provider: Provider | None) -> str:
     touched = {name for name in type(rules).model_fields if getattr(rules, name) != getattr(plain, name)}
     allowed = {*_KEPT_SPACES, "inject_between_markers", "tokens_per_delta", "stream", "tool_ids"}
     if injects and rules.strip_reasoning == "right" and rules.inject_reasoning_trailing:
-        allowed.add("strip_reasoning")  # it takes away what it has joined on
+        allowed.add("strip_reasoning")
     lossless = touched <= allowed and rules.tool_ids in ("native", "renumbered") and not provider.change
     counted = provider.billing.counts_by == "ids" and not provider.billing.count_noise and provider.tag != "lossy"
     streams = (
@@ -79,7 +80,7 @@ def class_of(provider: Provider | None) -> str:
     )
     if not (lossless and counted and streams):
         return "other"
-    return "injecting" if injects else "verbatim"
+    return "verbatim" if not injects else "joined and cut" if "strip_reasoning" in touched else "injecting"
 
 
 # ---------------------------------------------------------------------------------------------------- claims
@@ -92,10 +93,11 @@ def claims(m: Measured, purchase: Purchase) -> list[Claim]:
     else:
         out.append(Claim("a change at half time is detected", "within 100 answers", "", None))
     if m.placebo:
-        tried, fitted = (sum(sum(getattr(p, name).values()) for p in m.placebo.values()) for name in ("tried", "fitted"))
-        measured = (
-            f"{fitted / max(1, tried):.2%} of {tried} (per provider at most {max(p.share for p in m.placebo.values()):.1%})"
+        tried, fitted, likely = (
+            sum(getattr(p, name).total() for p in m.placebo.values()) for name in ("tried", "fitted", "likely")
         )
+        worst, n = max(one.share for one in m.placebo.values()), max(1, tried)
+        measured = f"{fitted / n:.2%} of {tried}, per provider at most {worst:.1%}; with p_exact >= 0.5 {likely / n:.2%}"
         out.append(Claim("placebo: wrong bills that the text stage fits", "<= 5 %", measured, fitted <= 0.05 * tried))
     else:
         out.append(Claim("placebo: wrong bills that the text stage fits", "<= 5 %", "", None))
@@ -133,7 +135,7 @@ def _of_grades(m: Measured) -> list[Claim]:
 
 def _of_coverage(m: Measured, purchase: Purchase) -> list[Claim]:
     out = []
-    for kind in ("verbatim", "injecting"):
+    for kind in ("verbatim", "injecting", "joined and cut"):
         names = [name for name, provider in purchase.providers.items() if class_of(provider) == kind]
         exact = [row for name in names for row in m.rows[name] if row.exact]
         high = sum(row.grade in HIGH for row in exact)
@@ -157,11 +159,12 @@ def _of_hopeless(m: Measured) -> list[Claim]:
         high = sum(row.grade in HIGH for row in found)
         held = sum(row.grade == "Q" for row in found)
         high_wrong = sum(row.grade in HIGH and not row.exact for row in found)
-        decided = bool((entries.get(name) or {}).get("decided"))
-        out.append(
-            Claim(f"{name}: named and quarantined", "not decided, no wrong B1", f"{'decided' if decided else 'named: not decided'}; Q {held} of "
-                  f"{len(found)}, B1 or better {high}, {high_wrong} wrong", not decided and not high_wrong)
-        )  # fmt: skip
+        entry = entries.get(name) or {}
+        decided, reason = bool(entry.get("decided")), str(entry.get("cannot_be_exact") or "")
+        said = reason or ("decided" if decided else "not decided")
+        measured = f"{said}; Q {held} of {len(found)}, B1 or better {high}, {high_wrong} wrong"
+        met = (bool(reason) or not decided) and not high_wrong
+        out.append(Claim(f"{name}: named and quarantined", "named or not decided, no wrong B1", measured, met))
     return out
 
 

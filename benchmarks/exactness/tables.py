@@ -162,7 +162,7 @@ def wrong_bills(console: Console, found: Mapping[str, Placebo]) -> None:
     total = Placebo()
     for name, one in found.items():
         made.add_row(name, *[share(one.fitted[s], one.tried[s]) for s in SHIFTS], f"{one.share:.3f}", f"{one.prompt_share:.3f}")
-        for counter in ("tried", "fitted", "prompt_tried", "prompt_fitted", "grades"):
+        for counter in ("tried", "fitted", "likely", "prompt_tried", "prompt_fitted", "grades"):
             getattr(total, counter).update(getattr(one, counter))
     made.add_section()
     made.add_row(

@@ -30,9 +30,14 @@ COMMANDS = {
     "endpoints": "Who may answer, who may not and why; --used: what each gave for its money.",
     "status": "What is there, what is missing, what was spent.",
     "plan": "What the campaign will cost; --approve USD lets answers spend.",
+    "recheck": "Every check again over what is there; nothing is bought.",
+    "waive": "Accept the failure of one check until a day, by name.",
+    "requeue": "Ask again for rejected answers of one kind.",
     "close": "Declare a dataset finished with what is there.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
-    "reconstruct": "Exact ids from anyone's OpenRouter logs (JSONL in, JSONL out).",
+    "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
+    "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
+    "fetch-tokenizer": "A profile's tokenizer files from the hub, pinned and without code.",
     "standin": "The embedded OpenRouter: serve it, score against its truth.",
 }
 
@@ -46,7 +51,7 @@ class _Lazy(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"eagle3_assets.cli.{cmd_name}")
+        module = importlib.import_module(f"eagle3_assets.cli.{cmd_name.replace('-', '_')}")
         app = getattr(module, "app", None)
         if app is None:
             app = typer.Typer(add_completion=False, rich_markup_mode=None)

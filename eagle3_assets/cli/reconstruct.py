@@ -1,6 +1,7 @@
-"""`eagle3 reconstruct`: exact ids from anyone's OpenRouter logs. JSONL in, JSONL out.
+"""`eagle3 reconstruct`: exact ids from anyone's OpenRouter logs. JSONL, JSON or stream transcripts in, JSONL out.
 
-Belongs here: reading lines, choosing the profile of a line, writing results. Does not belong here: the reconstruction (`exact`).
+Belongs here: opening files, choosing the profile of a line, writing results. Does not belong here: the shapes of logs
+(`exact/logs.py`), the reconstruction (`exact`).
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,36 +22,64 @@ if TYPE_CHECKING:
 
 
 def command(
-    files: Annotated[list[Path] | None, typer.Argument(help="JSONL files; none or - reads standard input.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Log files; none or - reads standard input.")] = None,
     profile: Annotated[str, typer.Option("--profile", help="Tokenizer profile of the lines.")] = "kimi-k2.5",
     tokenizer: Annotated[Path | None, typer.Option("--tokenizer", help="Folder with the tokenizer files.")] = None,
     wire_profiles: Annotated[Path | None, typer.Option("--wire-profiles", help="wire_profiles.json of a campaign.")] = None,
+    request: Annotated[
+        Path | None, typer.Option("--request", help="The request (JSON) that each FILE, a response body or a stream, answered.")
+    ] = None,
     table: Annotated[bool, typer.Option("--table", help="A table for reading instead of JSONL.")] = False,
 ) -> None:
-    """Rebuild the token ids of logged answers: one JSON object a line with `id`, `request`, `response_body` (verbatim), and where
-    known `status`, `content_type`, `url`.
+    """Rebuild the token ids of logged answers. A line is one JSON object with `request` and `response_body` (verbatim) or `response` (an
+    OpenAI-style body, its text, the lines of a stream, a list of chunks, or an envelope with `body`), and where known `id`, `status`,
+    `content_type`. A file may also be one JSON object or an array of them; docs/exactness.md lists the shapes.
 
     Every line gives one line: ids, prompt length, loss spans, grade, p_exact, residuals (rebuilt minus billed), hypotheses,
     reasons. A line that cannot be read gives grade Q and its reason. A line whose model belongs to another profile is rebuilt
     with that one.
 
-    Examples: `eagle3 reconstruct log.jsonl --table` · `eagle3 reconstruct --profile kimi-k2.5 --tokenizer DIR < log.jsonl >
-    ids.jsonl`
+    Examples: `eagle3 reconstruct log.jsonl --table` · `eagle3 reconstruct --request request.json answer.sse` · `eagle3 reconstruct
+    --profile kimi-k2.5 --tokenizer DIR < log.jsonl > ids.jsonl`
     """
     from eagle3_assets.exact.tokenizer import load_profile
 
     load_profile(profile, tokenizer)  # a missing file is one line before anything is read
     profiles = _read_wire_profiles(wire_profiles) if wire_profiles else None
-    results = (
-        rebuild_line(line, number, profile, tokenizer, profiles)
-        for number, line in enumerate(_lines(files or []), start=1)
-        if line.strip()
-    )
+    lines = _lines(files or []) if request is None else _bodies(files or [], _read_request(request))
+    results = (rebuild_line(line, number, profile, tokenizer, profiles) for number, line in enumerate(lines, start=1))
     if table:
         _print_table(results)
         return
-    for result in results:
+    for result in _shown_progress(results):
         sys.stdout.write(json.dumps(result, ensure_ascii=True) + "\n")
+
+
+def _shown_progress(results: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """A count on the error stream while lines go to a file or a pipe."""
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(results, "rebuilding", transient=True, console=Console(stderr=True), disable=sys.stdout.isatty())
+
+
+def _read_request(path: Path) -> Mapping[str, Any]:
+    from eagle3_assets.exact.logs import read_request
+
+    try:
+        return read_request(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); give the request's JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise ExactError(f"{path}: {error}; give the JSON body of the request") from None
+
+
+def _bodies(files: Iterable[Path], request: Mapping[str, Any]) -> Iterator[bytes]:
+    """One line per file, each a whole response body."""
+    for path in list(files) or [Path("-")]:
+        with _opened(path) as handle:
+            body = handle.read().decode("utf-8", "surrogateescape")
+        yield json.dumps({"id": str(path), "request": request, "response_body": body}).encode()
 
 
 def _read_wire_profiles(path: Path) -> Mapping[str, Any]:
@@ -65,16 +95,27 @@ def _read_wire_profiles(path: Path) -> Mapping[str, Any]:
 
 
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:
-    """Lines of the files, or of standard input."""
+    """The records of the files, or of standard input."""
+    from eagle3_assets.exact.logs import records_of
+
     for path in list(files) or [Path("-")]:
-        if str(path) == "-":
-            yield from sys.stdin.buffer
-            continue
-        try:
-            with path.open("rb") as handle:
-                yield from handle
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); give a JSONL file") from None
+        with _opened(path) as handle:
+            try:
+                yield from records_of(handle)
+            except ValueError as error:
+                raise ExactError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with path.open("rb") as handle:
+            yield handle
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); give a log file") from None
 
 
 def rebuild_line(
@@ -84,8 +125,6 @@ def rebuild_line(
     row: Any = None
     try:
         row = json.loads(line.decode("utf-8"))
-        if not isinstance(row, dict):
-            raise ValueError("not a JSON object")
         return _rebuild(row, number, profile, tokenizer, wire_profiles)
     except UnicodeDecodeError as error:
         reason = f"line {number}: not UTF-8 text ({error.reason} at byte {error.start})"
@@ -97,31 +136,26 @@ def rebuild_line(
     return _quarantined(name if isinstance(name, str) else f"line {number}", reason)
 
 
-def _rebuild(
-    row: Mapping[str, Any], number: int, name: str, tokenizer: Path | None, wire_profiles: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _rebuild(row: Any, number: int, name: str, tokenizer: Path | None, wire_profiles: Mapping[str, Any] | None) -> dict[str, Any]:
+    from eagle3_assets.exact.logs import read_record
     from eagle3_assets.exact.reconstruct import reconstruct
     from eagle3_assets.exact.wire import parse_fields
     from eagle3_assets.exact.wire_profiles import entry_of, provider_of
 
-    request, body = row.get("request"), row.get("response_body")
-    if not isinstance(request, dict) or not isinstance(body, str):
-        lacking = "request (an object)" if not isinstance(request, dict) else "response_body (the body as text)"
-        raise ValueError(f"expected the keys id, request, response_body; {lacking} is missing")
-    fields = parse_fields(body.encode("utf-8", "surrogatepass"), str(row.get("content_type") or "application/json"))
-    used = _profile_of(name, fields.model or request.get("model"), tokenizer)
+    logged = read_record(row)
+    fields = parse_fields(logged.body, logged.content_type)
+    used = _profile_of(name, fields.model or logged.request.get("model"), tokenizer)
     entry = entry_of(wire_profiles, provider_of(None, fields.provider, "openrouter"))
-    found = reconstruct(used, request, fields, entry, source="openrouter")
+    found = reconstruct(used, logged.request, fields, entry, source="openrouter")
     reasons = list(found.reasons)
     grade, p_exact = found.grade, found.p_exact
-    status = row.get("status")
-    if isinstance(status, int) and status >= 400:
+    if logged.status is not None and logged.status >= 400:
         grade, p_exact = "Q", 0.0
-        reasons.insert(0, f"HTTP status {status}")
+        reasons.insert(0, f"HTTP status {logged.status}")
     if used.name != name:
         reasons.append(f"the answer's model {fields.model} belongs to profile {used.name}, which was used")
     return {
-        "id": row.get("id", f"line {number}"),
+        "id": logged.id or f"line {number}",
         "input_ids": list(found.input_ids),
         "prompt_len": found.prompt_len,
         "loss_spans": [list(span) for span in found.loss_spans],
@@ -136,7 +170,8 @@ def _rebuild(
 
 def _profile_of(name: str, model: Any, tokenizer: Path | None) -> Profile:
     """The asked-for profile, unless the answer's model is known to belong to another one."""
-    from eagle3_assets.exact.tokenizer import load_profile, profile_for_model
+    from eagle3_assets.exact.profile_facts import profile_for_model
+    from eagle3_assets.exact.tokenizer import load_profile
 
     other = profile_for_model(model if isinstance(model, str) else None)
     return load_profile(other if other is not None else name, tokenizer)

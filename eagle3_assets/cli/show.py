@@ -83,6 +83,20 @@ def _matches(campaign: Campaign, prefix: str, dataset: str | None) -> Iterator[S
     for name in names:
         for shard in SHARDS:
             path = store.tokens(name, shard)
-            if path.exists():
+            if path.exists() and _holds(path, prefix):
                 table = read_table(path)
                 yield from rows_of(table.filter(pc.starts_with(table.column("sample_id"), pattern=prefix)))
+
+
+def _holds(path: Path, prefix: str) -> bool:
+    """Whether the file has such a row, from its ids alone (a shard of long answers has hundreds of megabytes). A damaged file counts as
+    one: reading the whole of it says what is wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_table(path, columns=["sample_id"]).column("sample_id")
+    except (OSError, pa.ArrowException, KeyError):
+        return True
+    return bool(pc.any(pc.starts_with(names, pattern=prefix)).as_py())

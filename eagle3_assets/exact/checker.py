@@ -112,6 +112,7 @@ def _ids(row: Row) -> tuple[int, ...]:
     return tuple(int(token) for token in row.response_ids)
 
 
-def _edits(evidence: Mapping[str, Any]) -> dict[str, int]:
+def _edits(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """What was changed at each edge, as `wire_text.compare_text` takes it."""
     edits = evidence.get("edits")
-    return {str(edge): int(edit) for edge, edit in edits.items()} if isinstance(edits, Mapping) else {}
+    return dict(edits) if isinstance(edits, Mapping) else {}

@@ -1,18 +1,20 @@
 """What the model may emit, over ids: an automaton that accepts, splits, and puts together again.
 
 Belongs here: the grammar of one assistant turn behind the generation prompt (tokenizers.md section 4, openrouter-contract.md
-3.3):
+3.3). A profile says which words it has (docs/tokenizers.md):
 
-    thinking   reasoning </think> content [section] <|im_end|>      (the section may end the reasoning without </think>)
-    K2-Thinking writes <think> itself; instant mode and K2 Instruct emit neither marker
-    section    <section_begin> (<call_begin> ID <argument_begin> ARGS <call_end>)+ <section_end>
+    thinking   reasoning </think> content [tools] <|im_end|>      (tools may end the reasoning without </think>: Kimi)
+    opened_by = "model" (K2-Thinking, Qwen3): <think> comes first; instant mode and K2 Instruct emit neither marker
+    tools, form "sections"   <section_begin> (<call_begin> ID <argument_begin> ARGS <call_end>)+ <section_end>
+    tools, form "json"       <call_begin> BODY <call_end> (SEPARATOR <call_begin> BODY <call_end>)*
 
-A truncated turn is any prefix and has no end of turn. Does not belong here: text, bills.
+A truncated turn is any prefix and has no end of turn. Does not belong here: text (`turn_text.py`), bills, which turn is meant
+(`hypotheses.py` proposes, this judges).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eagle3_assets.errors import ExactError
@@ -27,7 +29,10 @@ class GrammarError(ExactError):
 
 @dataclass(frozen=True, slots=True)
 class CallParts:
-    """One call: ids of its id text, of its arguments (None while the argument marker has not come), and whether it was closed."""
+    """One call: ids of its id text, of its arguments (None while the argument marker has not come), and whether it was closed.
+
+    In the form "json" `head` is empty and `arguments` holds the whole body (`turn_text.py` takes it apart).
+    """
 
     head: Ids
     arguments: Ids | None = ()
@@ -38,7 +43,8 @@ class CallParts:
 class Parts:
     """A turn taken apart. `opened`: the model wrote the opening marker itself; `closed`: it wrote the closing one.
 
-    `section` is None without a tool section, else whether the section was closed. `ended`: the end of turn is there.
+    `section` is None without tools, else whether they are closed (form "json": False while a separator or an open call waits for
+    more). `ended`: the end of turn is there.
     """
 
     reasoning: Ids = ()
@@ -55,9 +61,15 @@ def split(profile: Profile, ids: Sequence[int], *, thinking: bool = True, trunca
 
     `assemble(profile, split(profile, ids, …)) == tuple(ids)` for every accepted turn.
     """
-    automaton = _Automaton(profile, thinking)
-    for position, token in enumerate(ids):
-        automaton.step(position, token)
+    automaton, ids, n_base = _Automaton(profile, thinking), tuple(ids), profile.n_base
+    start = 0
+    for position in [k for k, token in enumerate(ids) if not 0 <= token < n_base]:
+        if start < position:
+            automaton.text_run(start, ids[start:position])
+        automaton.control(position, ids[position])
+        start = position + 1
+    if start < len(ids):
+        automaton.text_run(start, ids[start:])
     return automaton.finish(len(ids), truncated)
 
 
@@ -80,19 +92,34 @@ def assemble(profile: Profile, parts: Parts) -> Ids:
         ids.append(_required(profile.think_close, profile, "closing"))
     ids.extend(parts.content)
     if parts.section is not None:
-        tool = profile.tool_ids
-        ids.append(tool["section_begin"])
-        for call in parts.calls:
-            ids.extend((tool["call_begin"], *call.head))
-            if call.arguments is not None:
-                ids.extend((tool["argument_begin"], *call.arguments))
-            if call.closed:
-                ids.append(tool["call_end"])
-        if parts.section:
-            ids.append(tool["section_end"])
+        ids.extend(_bodies(profile, parts) if profile.calls_are_json else _section(profile, parts))
     if parts.ended:
         ids.append(profile.end_id)
     return tuple(ids)
+
+
+def _section(profile: Profile, parts: Parts) -> Iterator[int]:
+    tool = profile.tool_ids
+    yield tool["section_begin"]
+    for call in parts.calls:
+        yield from (tool["call_begin"], *call.head)
+        if call.arguments is not None:
+            yield from (tool["argument_begin"], *call.arguments)
+        if call.closed:
+            yield tool["call_end"]
+    if parts.section:
+        yield tool["section_end"]
+
+
+def _bodies(profile: Profile, parts: Parts) -> Iterator[int]:
+    for k, call in enumerate(parts.calls):
+        if k:
+            yield profile.separator
+        yield from (profile.tool_ids["call_begin"], *(call.arguments or ()))
+        if call.closed:
+            yield profile.tool_ids["call_end"]
+    if not parts.section and parts.calls and parts.calls[-1].closed:
+        yield profile.separator
 
 
 def _required(token: int | None, profile: Profile, which: str) -> int:
@@ -101,8 +128,22 @@ def _required(token: int | None, profile: Profile, which: str) -> int:
     return token
 
 
+_RULES = {
+    "open": "the turn begins with the opening reasoning marker",
+    "reasoning": "in reasoning only text, the closing marker or (where tools may end it) tools may come",
+    "content": "in content only text, tools or the end of turn may come",
+    "between": "in a tool section only calls may come, and its end after at least one",
+    "head": "in a call's id only text may come, then its arguments",
+    "arguments": "in arguments only text may come, then the end of the call",
+    "after": "behind the tools only the end of turn may come, or what parts two calls",
+    "separated": "behind the separator of calls only a call may come",
+    "done": "nothing may follow the end of turn",
+}
+
+
 class _Automaton:
-    """States: open (before <think>), reasoning, content, between (calls), head, arguments, after (the section), done."""
+    """States: open (before <think>), reasoning, content, between (calls of a section), head, arguments, after (the tools), separated
+    (form "json", behind a separator), done. `moves` is the table of control tokens for the profile's form of tools."""
 
     def __init__(self, profile: Profile, thinking: bool) -> None:
         self.profile = profile
@@ -115,47 +156,51 @@ class _Automaton:
         self.head: Ids = ()
         self.opened = self.closed = self.ended = False
         self.section: bool | None = None
+        self.moves = self._moves()
 
-    def step(self, position: int, token: int) -> None:
+    def _moves(self) -> dict[tuple[str, int | None], Callable[[], None]]:
         profile, tool = self.profile, self.profile.tool_ids
-        if 0 <= token < profile.n_base:
-            return self.ordinary(position, token)
-        moves = {
+        json_form = profile.calls_are_json
+        first, begin = ("call_begin", self.begin_body) if json_form else ("section_begin", self.begin_section)
+        moves: dict[tuple[str, int | None], Callable[[], None]] = {
             ("open", profile.think_open): self.open,
             ("reasoning", profile.think_close): self.close,
-            ("reasoning", tool["section_begin"]): self.begin_section,
-            ("content", tool["section_begin"]): self.begin_section,
-            ("between", tool["call_begin"]): self.begin_call,
-            ("head", tool["argument_begin"]): self.begin_arguments,
-            ("arguments", tool["call_end"]): self.end_call,
-            ("between", tool["section_end"]): self.end_section,
+            ("content", tool[first]): begin,
+            ("arguments", tool["call_end"]): self.end_body if json_form else self.end_call,
             ("content", profile.end_id): self.end,
             ("after", profile.end_id): self.end,
         }
-        move = moves.get((self.state, token))
-        if move is None or (token == tool["section_end"] and not self.calls):
+        if profile.facts["tools"]["ends_reasoning"]:
+            moves["reasoning", tool[first]] = begin
+        if json_form:
+            return moves | {("separated", tool["call_begin"]): self.begin_body}
+        return moves | {
+            ("between", tool["call_begin"]): self.begin_call,
+            ("head", tool["argument_begin"]): self.begin_arguments,
+            ("between", tool["section_end"]): self.end_section,
+        }
+
+    def control(self, position: int, token: int) -> None:
+        """A control token, or an id outside the vocabulary."""
+        move = self.moves.get((self.state, token))
+        if move is None or (move == self.end_section and not self.calls):
             raise self.refusal(position, token)
         move()
 
-    def ordinary(self, position: int, token: int) -> None:
+    def text_run(self, position: int, run: Ids) -> None:
+        """Ordinary ids up to the next control token."""
+        if self.state == "after" and self.profile.calls_are_json and run[0] == self.profile.separator:
+            self.section, self.state = False, "separated"
+            position, run = position + 1, run[1:]
         target = {"reasoning": self.reasoning, "content": self.content, "head": self.text, "arguments": self.text}.get(self.state)
-        if target is None:
-            raise self.refusal(position, token)
-        target.append(token)
+        if run and target is None:
+            raise self.refusal(position, run[0])
+        if target is not None:
+            target.extend(run)
 
     def refusal(self, position: int, token: int) -> GrammarError:
-        rules = {
-            "open": "the turn begins with the opening reasoning marker",
-            "reasoning": "in reasoning only text, the closing marker or a tool section may come",
-            "content": "in content only text, one tool section or the end of turn may come",
-            "between": "in a tool section only calls may come, and its end after at least one",
-            "head": "in a call's id only text may come, then its arguments",
-            "arguments": "in arguments only text may come, then the end of the call",
-            "after": "behind the tool section only the end of turn may come",
-            "done": "nothing may follow the end of turn",
-        }
         name = self.profile.token_name(token)
-        return GrammarError(f"position {position}: id {token} ({name!r}) is not allowed: {rules[self.state]}")
+        return GrammarError(f"position {position}: id {token} ({name!r}) is not allowed: {_RULES[self.state]}")
 
     def open(self) -> None:
         self.opened, self.state = True, "reasoning"
@@ -172,9 +217,16 @@ class _Automaton:
     def begin_arguments(self) -> None:
         self.head, self.text, self.state = tuple(self.text), [], "arguments"
 
+    def begin_body(self) -> None:
+        self.section, self.text, self.state = False, [], "arguments"
+
     def end_call(self) -> None:
         self.calls.append(CallParts(self.head, tuple(self.text)))
         self.state = "between"
+
+    def end_body(self) -> None:
+        self.calls.append(CallParts((), tuple(self.text)))
+        self.section, self.state = True, "after"
 
     def end_section(self) -> None:
         self.section, self.state = True, "after"

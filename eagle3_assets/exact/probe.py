@@ -14,9 +14,12 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.grammar import CallParts, Parts, assemble, check, split
+from eagle3_assets.exact.fields import ToolCall
+from eagle3_assets.exact.grammar import assemble, check, split
+from eagle3_assets.exact.profile_facts import profile_for_model
 from eagle3_assets.exact.render import declaration, default_form, render_text, render_with_template
-from eagle3_assets.exact.tokenizer import Profile, load_profile, profile_for_model
+from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.exact.turn_text import TurnText, parts_of, texts_of
 
 GOLDEN_FILE = "golden.json"
 SEED = 20260101
@@ -106,8 +109,8 @@ def _end_of_turn(campaign: Campaign, profile: Profile) -> dict[str, Any]:
 
 def _boundaries(profile: Profile) -> dict[str, Any]:
     """encode(a) + [id] + encode(b) == encode(a + marker + b) for every marker that parts two fields."""
-    tools = profile.tool_ids
-    markers = [tools["section_begin"], tools["argument_begin"], profile.end_id]
+    markers = [token for name, token in profile.tool_ids.items() if name.endswith("_begin") and name != "call_begin"]
+    markers = [*(markers or [profile.tool_ids["call_begin"]]), profile.end_id]
     if profile.think_close is not None:
         markers.insert(0, profile.think_close)
     grid = [(a, b, marker) for a, b in product(EDGE_TEXTS, EDGE_TEXTS) for marker in markers]
@@ -140,25 +143,17 @@ def _random_pairs(n: int) -> Iterator[tuple[str, str]]:
 
 
 def _tool_markers(profile: Profile) -> dict[str, Any]:
-    """A turn with two calls: parts → ids → parts → text and back."""
-    encode = profile.encode
+    """A turn with two calls: texts → parts → ids → parts → texts."""
     calls = tuple(
-        CallParts(tuple(encode(profile.tool_id(name, k))), tuple(encode(arguments)))
+        ToolCall(profile.tool_id(name, k), name, arguments)
         for k, (name, arguments) in enumerate((("get_weather", '{"location": "NYC"}'), ("add", '{"a":2,"b":3}')))
     )
-    thinking = profile.opened_by != "never"
-    parts = Parts(
-        tuple(encode(" two calls")) if thinking else (),
-        (),
-        calls,
-        opened=profile.opened_by == "model",
-        closed=thinking,
-        section=True,
-        ended=True,
-    )
+    turn = TurnText(" two calls" if profile.opened_by != "never" else "", "", calls)
+    parts = parts_of(profile, turn)
     ids = assemble(profile, parts)
     text = profile.decode(ids)
-    same = profile.encode_prompt(text) == list(ids) and check(profile, ids) is None and split(profile, ids) == parts
+    same = profile.encode_prompt(text) == list(ids) and check(profile, ids) is None
+    same = same and split(profile, ids) == parts and texts_of(profile, parts) == turn
     return _result(same, f"two calls survive ids → text → ids and ids → parts → ids ({len(ids)} ids)", ids=len(ids), text=text)
 
 
@@ -175,6 +170,10 @@ def _template(profile: Profile) -> dict[str, Any]:
         )
     if profile.template_path is None:
         return _result(True, "no chat_template.jinja beside the ranks: our renderer was not compared this time", conversations=0)
+    if profile.facts["template"]["kind"] == "jinja":
+        return _result(
+            True, f"prompts are rendered by {profile.template_path.name} itself: there is nothing to compare", conversations=0
+        )
     tried, differing = 0, []
     for name, messages, tools in conversations():
         for thinking in (True, False) if profile.facts["reasoning"].get("instant") else (True,):
@@ -276,10 +275,11 @@ def _facts(profile: Profile, checks: dict[str, dict[str, Any]]) -> dict[str, Any
         "ordinary_ids": profile.n_base,
         "vocabulary": profile.n_vocab,
         "end_of_turn": f"{profile.special_names[profile.end_id]} = {profile.end_id}",
-        "tokenizer_eos": f"{profile.special_names[eos]} = {eos} (does not end a turn)",
+        "tokenizer_eos": f"{profile.special_names[eos]} = {eos}" + ("" if eos == profile.end_id else " (does not end a turn)"),
         "reasoning_markers": "none"
         if profile.think_close is None
         else f"<think> {profile.think_open} written by the {profile.opened_by}, </think> {profile.think_close}",
+        "normalizer": profile.facts["tokenizer"]["normalizer"],
         "boundary_cases": f"{boundaries['cases'] - boundaries['broken']} of {boundaries['cases']} equal",
         "joins_that_merge": f"{boundaries['merged']} of {boundaries['joins']}",
         "join_x_y": f"encode('x') + encode('y') = {profile.encode('x') + profile.encode('y')}, "

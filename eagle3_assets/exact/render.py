@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.tokenizer import TEMPLATE_FILE, Profile
 from eagle3_assets.exact.tools_ts import Unwritable, declare_tools, sort_keys
 
 ToolStyle = Literal["typescript", "compact_json", "spaced_json"]
 HistoryReasoning = Literal["kept", "dropped"]
-ArgumentStyle = Literal["as_sent", "spaced"]
+ArgumentStyle = Literal["as_sent", "spaced", "compact"]
+ToolIdStyle = Literal["as_sent", "renumbered"]
 KeyOrder = Literal["as_sent", "typed"]
 Message = Mapping[str, Any]
 
@@ -32,7 +33,8 @@ class PromptForm:
     `tool_style`, `strict` (whether the `strict` key of a tool is rendered) and `tool_keys`: the declaration of tools; "typed"
     is the key order of engines that parse tools into typed objects first (type, function: name, description, parameters).
     `history_reasoning`: "kept" as the template asks, or lost between gateway and engine. `arguments`: history arguments as
-    sent, or parsed and written again spaced.
+    sent, or parsed and written again. `tool_ids`: ids of the history's calls as sent, or renumbered over the conversation (SGLang
+    serving_chat.py; tokenizers.md section 4).
     """
 
     tool_style: ToolStyle
@@ -40,11 +42,13 @@ class PromptForm:
     tool_keys: KeyOrder = "as_sent"
     history_reasoning: HistoryReasoning = "kept"
     arguments: ArgumentStyle = "as_sent"
+    tool_ids: ToolIdStyle = "as_sent"
 
     @property
     def name(self) -> str:
         tools = self.tool_style + ("+strict" if self.strict else "") + ("+typed" if self.tool_keys == "typed" else "")
-        return f"{tools}/reasoning_{self.history_reasoning}/arguments_{self.arguments}"
+        ids = "/ids_renumbered" if self.tool_ids == "renumbered" else ""
+        return f"{tools}/reasoning_{self.history_reasoning}/arguments_{self.arguments}{ids}"
 
 
 # ---------------------------------------------------------------------------------------------------- what a request says
@@ -59,8 +63,9 @@ def wants_thinking(request: Mapping[str, Any], default: bool = True) -> bool:
         if reasoning.get("effort"):
             return True
     template = request.get("chat_template_kwargs")
-    if isinstance(template, Mapping) and isinstance(template.get("thinking"), bool):
-        return bool(template["thinking"])
+    for switch in ("thinking", "enable_thinking"):  # Kimi's and Qwen's names
+        if isinstance(template, Mapping) and isinstance(template.get(switch), bool):
+            return bool(template[switch])
     thinking = request.get("thinking")
     if isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "disabled"):
         return bool(thinking["type"] == "enabled")
@@ -99,6 +104,8 @@ def render_text(
     if not profile.renders:
         raise ExactError(f"no template for {profile.name}")
     form = form or default_form(profile)
+    if profile.facts["template"]["kind"] == "jinja":
+        return _render_own_template(profile, messages, tools, thinking, form, add_generation_prompt)
     turn = profile.facts["turn"]
     template = profile.facts["template"]
     parts: list[str] = []
@@ -147,6 +154,40 @@ def _open_loop_start(messages: Sequence[Message]) -> int:
         if messages[k].get("role") == "assistant" and not messages[k].get("tool_calls"):
             return k + 1
     return 0
+
+
+def _render_own_template(
+    profile: Profile,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None,
+    thinking: bool,
+    form: PromptForm,
+    add_generation_prompt: bool,
+) -> str:
+    """The prompt of a profile that has no renderer of its own: its template over what `form` leaves of the request. Engines hand a
+    template texts (never null, never parts), one name for reasoning, and arguments as sent or parsed."""
+    if profile.template_path is None:
+        raise ExactError(
+            f"profile {profile.name}: {profile.ranks_path.parent} has no {TEMPLATE_FILE} and no tokenizer_config.json with a template; "
+            f"run `eagle3 fetch-tokenizer {profile.name}`"
+        )
+    shown = []
+    for message in messages:
+        plain = {key: value for key, value in message.items() if key in ("role", "name", "tool_call_id")}
+        plain["content"] = _content(message.get("content"))
+        if form.history_reasoning == "kept" and reasoning_of(message):
+            plain["reasoning_content"] = reasoning_of(message)
+        if message.get("tool_calls"):
+            plain["tool_calls"] = [_history_call(call, form.arguments) for call in message["tool_calls"]]
+        shown.append(plain)
+    declared = [_shown_tool(tool, form) for tool in tools] if tools else None
+    switch = {str(profile.facts["template"]["switch"]): thinking}
+    return render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switch)
+
+
+def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, Any]:
+    function = call.get("function", {})
+    return {**call, "function": {**function, "arguments": history_arguments(function.get("arguments", ""), style)}}
 
 
 def _turn(profile: Profile, message: Message, *, keep_reasoning: bool, arguments: ArgumentStyle) -> str:
@@ -199,7 +240,7 @@ def history_arguments(arguments: Any, style: ArgumentStyle) -> str:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return to_json(parsed) if isinstance(parsed, dict) else arguments
+    return to_json(parsed, compact=style == "compact") if isinstance(parsed, dict) else arguments
 
 
 def declaration(tools: Sequence[Mapping[str, Any]], form: PromptForm) -> str:
@@ -271,4 +312,7 @@ def _template(path: Path, mtime_ns: int) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    return environment.from_string(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":  # tokenizer_config.json
+        text = str(json.loads(text).get("chat_template") or "")
+    return environment.from_string(text)

@@ -85,8 +85,23 @@ def summary(row: SampleRow) -> dict[str, str]:
     return {name: visible(text) for name, text in facts.items()}
 
 
+def evidence_lines(row: SampleRow) -> list[tuple[str, str]]:
+    """The row's evidence as (name, value), nested values as short JSON, all escaped. Evidence that is no JSON object is shown as it is."""
+    try:
+        evidence = json.loads(row.evidence or "{}")
+    except ValueError:
+        evidence = None
+    if not isinstance(evidence, dict):
+        return [("evidence", visible(row.evidence))]
+    return [(visible(str(name)), visible(_value(evidence[name]))) for name in sorted(evidence)]
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
 def as_rich(profile: Profile, row: SampleRow) -> Text:
-    """For a terminal: prompt dim, markers reverse, supervised tokens in two colours in turn."""
+    """For a terminal: prompt dim, markers reverse, the model's tokens in two colours in turn, the loss mask underlined."""
     from rich.text import Text
 
     out = Text()
@@ -95,15 +110,19 @@ def as_rich(profile: Profile, row: SampleRow) -> Text:
     out.append("\n")
     for piece in pieces_of(profile, row):
         style = {"prompt": "dim", "marker": "reverse", "model": STRIPES[piece.position % 2]}[piece.kind]
-        if piece.supervised and piece.kind == "marker":
-            style += f" {STRIPES[piece.position % 2]}"
+        if piece.supervised:
+            style += " underline" if piece.kind != "marker" else f" underline {STRIPES[piece.position % 2]}"
         out.append(piece.text, style=style)
         if "\\n" in piece.text or piece.token_id == profile.end_id:
             out.append("\n")
-    out.append("\n\n")
+    out.append("\n\n").append("dim: prompt", style="dim").append(" · ").append("marker", style="reverse").append(" · ")
+    out.append("token", style=STRIPES[0]).append("token", style=STRIPES[1]).append(" · ")
+    out.append("in the loss", style="underline").append("\n")
     for line in survivor_lines(profile, row):
         out.append(line + "\n", style="yellow")
-    out.append("evidence ", style="bold").append(visible(json.dumps(json.loads(row.evidence or "{}"), sort_keys=True)) + "\n")
+    out.append("evidence\n", style="bold")
+    for name, text in evidence_lines(row):
+        out.append(f"{name:>18}  {text}\n")
     return out
 
 
@@ -113,7 +132,7 @@ h1 { font-size: 1.1em } dt { float: left; clear: left; width: 8ch; font-weight: 
 .tokens { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid #ddd; padding: 1em }
 .prompt { color: #888 } .marker { background: #333; color: #fff; border-radius: 3px }
 .s { border-bottom: 2px solid #2a7 } .e { background: #e8f1ff } .o { background: #fff0df } .marker.s { background: #165 }
-pre { white-space: pre-wrap; background: #f7f7f7; padding: 1em }
+th { text-align: right; vertical-align: top; padding-right: 2ch; font-weight: bold } td { overflow-wrap: anywhere }
 """
 
 
@@ -121,14 +140,14 @@ def as_html(profile: Profile, row: SampleRow) -> str:
     """A self-contained page (no network, no script). Everything from outside is escaped."""
     facts = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in summary(row).items())
     survivors = "".join(f"<li>{html.escape(line)}</li>" for line in survivor_lines(profile, row)) or "<li>none</li>"
-    evidence = html.escape(json.dumps(json.loads(row.evidence or "{}"), indent=1, sort_keys=True))
+    evidence = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in evidence_lines(row))
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(row.sample_id)}</title><style>{_STYLE}</style>'
         f"<h1>One sample</h1><dl>{facts}</dl>"
         "<p>Grey: prompt. Dark: markers. Underlined: supervised (the loss mask). Colours alternate by token; "
         "hover for position and id.</p>"
         f'<div class="tokens">{_html_tokens(profile, pieces_of(profile, row))}</div>'
-        f"<h1>Survivors</h1><ul>{survivors}</ul><h1>Evidence</h1><pre>{evidence}</pre></html>\n"
+        f"<h1>Survivors</h1><ul>{survivors}</ul><h1>Evidence</h1><table>{evidence}</table></html>\n"
     )
 
 

@@ -1,16 +1,16 @@
-"""Tokenizer profiles: facts from `profiles/<name>.toml` + ranks from a tokenizer folder = an encoder that can be trusted.
+"""Tokenizer profiles: facts (`profile_facts.py`) + ranks from a tokenizer folder = an encoder that can be trusted.
 
 Belongs here: finding and pinning files, special ids by name, encoding with specials off (what a model wrote) and on (what a
-server rendered). Does not belong here: templates (`render.py`), the grammar of answers (`grammar.py`), remote code of any kind.
+server rendered). Does not belong here: the forms of tokenizer files (`vocabulary_files.py`), templates (`render.py`), the grammar of
+answers (`grammar.py`), remote code of any kind.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
-import tomllib
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -20,11 +20,27 @@ from typing import Any
 import tiktoken
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.profile_facts import PROFILES_DIR, profile_facts, profile_for_model, profile_names
+from eagle3_assets.exact.vocabulary_files import CONFIG_FILE, read_ranks
 from eagle3_assets.store import data_root
 
-PROFILES_DIR = Path(__file__).parent / "profiles"
+__all__ = [
+    "PROFILES_DIR",
+    "TEMPLATE_FILE",
+    "Profile",
+    "cut_in_chunks",
+    "load_profile",
+    "profile_facts",
+    "profile_for_model",
+    "profile_names",
+]
+
 PACKAGE_DIR = Path(__file__).parents[1]
 TEMPLATE_FILE = "chat_template.jinja"
+# tiktoken's regex engine stops with a panic on a run of a million blanks
+# (measured with 0.14: its bound on backtracking); no model writes one.
+MOST_BLANKS = 900_000
+_ENDLESS_BLANKS = re.compile(rf"[^\S\r\n]{{{MOST_BLANKS + 1}}}")
 RENDERER_VERSION = (
     "kimi-1"  # part of template_sha256 where no upstream template is pinned; raise it when render.py changes its output
 )
@@ -68,7 +84,7 @@ class Profile:
         if not 0 <= token_id < self.n_vocab:
             return "outside the vocabulary"
         if token_id >= self.n_base:
-            return str(self.facts["tokenizer"]["reserved_name"]).format(id=token_id)
+            return str(self.facts["tokenizer"].get("reserved_name", "<|unnamed_{id}|>")).format(id=token_id)
         return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
 
     @property
@@ -100,17 +116,30 @@ class Profile:
 
     @cached_property
     def tool_ids(self) -> dict[str, int]:
-        """section_begin, section_end, call_begin, argument_begin, call_end → id."""
+        """call_begin, call_end, and where calls stand in sections section_begin, section_end, argument_begin → id."""
         tools = self.facts["tools"]
         keys = ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")
-        return {key: self.special(tools[key]) for key in keys}
+        return {key: self.special(tools[key]) for key in keys if key in tools}
+
+    @property
+    def calls_are_json(self) -> bool:
+        """Whether a call is one JSON object between two markers (form "json"), not an id and arguments in a section."""
+        return bool(self.facts["tools"]["form"] == "json")
+
+    @cached_property
+    def separator(self) -> int:
+        """The id between two calls of the form "json"; raises ExactError when the profile's separator is not one token."""
+        ids = self.encoding.encode_ordinary(self.facts["tools"]["separator"])
+        if len(ids) != 1:
+            raise ExactError(f"profile {self.name}: tools.separator is {len(ids)} tokens, expected one")
+        return ids[0]
 
     @cached_property
     def tool_id_pattern(self) -> re.Pattern[str]:
         return re.compile(self.facts["tools"]["id_pattern"], re.DOTALL)
 
     def tool_id(self, name: str, index: int) -> str:
-        """The id that the model writes for the conversation's call number `index` (0-based)."""
+        """The id that the model writes for the conversation's call number `index` (0-based); "" where it writes none."""
         return str(self.facts["tools"]["id_format"]).format(name=name, index=index)
 
     @property
@@ -120,32 +149,62 @@ class Profile:
 
     @cached_property
     def template_sha256(self) -> str:
-        """Provenance of prompts: the pinned template, or our renderer's facts where there is none."""
+        """Provenance of prompts: the pinned template, the one that renders, or our renderer's facts."""
         pinned = self.facts["template"].get("sha256")
         if pinned:
             return str(pinned)
+        if self.facts["template"]["kind"] == "jinja" and self.template_path is not None:
+            return hashlib.sha256(self.template_path.read_bytes()).hexdigest()
         identity = json.dumps([RENDERER_VERSION, self.facts["template"], self.facts["turn"]], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()
 
     # ------------------------------------------------------------------------------------------ text and ids
     def encode(self, text: str) -> list[int]:
-        """Ids of a text that a model wrote: control-token text is ordinary text. Raises ExactError for lone surrogates.
+        """Ids of a text that a model wrote: control-token text is ordinary text, and nothing is normalized, so that
+        decode(encode(text)) is `text`. Raises ExactError for lone surrogates and for endless
+        whitespace.
 
         tiktoken itself would turn a lone surrogate into U+FFFD without a word (tokenizers.md section 2).
         """
         refuse_surrogates(text)
+        refuse_endless_blanks(text)
         return self.encoding.encode_ordinary(text)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a rendered prompt as the model's own tokenizer makes them: control-token text becomes control tokens, and the
-        text is cut by the chunk rule *before* they are looked for (so a marker that lies across a cut is lost, as on the server).
+        """Ids of a rendered prompt as the model's own tokenizer makes them: control-token text becomes control tokens; a normalizer
+        is applied to what stands between them; and where the profile has a chunk rule, the text is cut by it *before* control tokens
+        are looked for (so a marker that lies across a cut is lost, as on the server).
         """
         refuse_surrogates(text)
         facts = self.facts["tokenizer"]
+        if facts["normalizer"] == "nfc":
+            text = self._normalized(text)
+        if "chunk_chars" not in facts:
+            refuse_endless_blanks(text)
+            return self.encoding.encode(text, allowed_special="all")
         ids: list[int] = []
         for piece in cut_in_chunks(text, int(facts["chunk_chars"]), int(facts["chunk_run"])):
             ids.extend(self.encoding.encode(piece, allowed_special="all"))
         return ids
+
+    def _normalized(self, text: str) -> str:
+        """NFC piece by piece: a control token ends a piece, so a combining mark behind one stays as it is."""
+        pieces = self._special_split.split(text)
+        return "".join(piece if k % 2 else unicodedata.normalize("NFC", piece) for k, piece in enumerate(pieces))
+
+    @cached_property
+    def _special_split(self) -> re.Pattern[str]:
+        names = sorted(self.encoding.special_tokens_set, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, names)) + ")")
+
+    def doubts(self, text: str) -> str | None:
+        """Why the ids behind `text` that a model wrote are a guess however well they fit the bill, or None.
+
+        A tokenizer with a normalizer never showed its model any other form of the text, so there is no canonical encoding of it.
+        """
+        if self.facts["tokenizer"]["normalizer"] == "nfc" and not unicodedata.is_normalized("NFC", text):
+            return f"the text is not NFC, and {self.name} encodes NFC only: no encoding of it is the canonical one"
+        return None
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """The bytes that `ids` spell. Raises ExactError for an id outside the vocabulary."""
@@ -166,8 +225,10 @@ class Profile:
 
     @cached_property
     def _marker_pattern(self) -> re.Pattern[str]:
-        reserved = re.escape(str(self.facts["tokenizer"]["reserved_name"]).partition("{id}")[0]) + r"\d+"
-        return re.compile("|".join([*map(re.escape, self.specials), reserved]))
+        names = [re.escape(name) for name in self.specials]
+        if "reserved_name" in self.facts["tokenizer"]:
+            names.append(re.escape(str(self.facts["tokenizer"]["reserved_name"]).partition("{id}")[0]) + r"\d+")
+        return re.compile("|".join(names))
 
 
 def refuse_surrogates(text: str) -> None:
@@ -178,6 +239,12 @@ def refuse_surrogates(text: str) -> None:
         raise ExactError(
             f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}: such text has no ids; set the row aside"
         ) from None
+
+
+def refuse_endless_blanks(text: str) -> None:
+    """Raise ExactError for a run of blanks on which the encoder itself would give up."""
+    if len(text) > MOST_BLANKS and (run := _ENDLESS_BLANKS.search(text)):
+        raise ExactError(f"more than {MOST_BLANKS:,} blanks in a row from character {run.start()} on: no encoder splits them")
 
 
 def cut_in_chunks(text: str, chunk_chars: int, chunk_run: int) -> Iterator[str]:
@@ -196,27 +263,6 @@ def cut_in_chunks(text: str, chunk_chars: int, chunk_run: int) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------------------------- loading
-def profile_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in PROFILES_DIR.glob("*.toml")))
-
-
-@lru_cache(maxsize=32)
-def profile_facts(name: str) -> Mapping[str, Any]:
-    """The TOML of one profile; raises ExactError that lists the known names."""
-    path = PROFILES_DIR / f"{name}.toml"
-    if name not in profile_names():
-        raise ExactError(f"no tokenizer profile {name!r}; there are {', '.join(profile_names())}")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def profile_for_model(model: str | None) -> str | None:
-    """The profile whose slug patterns match `model`, or None."""
-    for name in profile_names():
-        if model and any(re.search(pattern, model) for pattern in profile_facts(name)["models"]):
-            return name
-    return None
-
-
 def load_profile(name: str, tokenizer_dir: Path | None = None) -> Profile:
     """Load `name` with the files of `tokenizer_dir` (or of a folder in it), else of `<data root>/tokenizers/<profile>/`, else
     those that ship with the package. Cached. Raises ExactError (one line) for an unknown profile, a missing file, a file that
@@ -244,20 +290,23 @@ def _find_ranks(name: str, facts: Mapping[str, Any], tokenizer_dir: Path | None)
         if (root / file).is_file():
             return root / file
     where = tokenizer_dir or data_root() / "tokenizers" / facts["tokenizer"]["folders"][0]
-    fetch = f" (hf download {facts['hub']} {file} tokenizer_config.json --local-dir {where})" if facts.get("hub") else ""
+    fetch = f"run `eagle3 fetch-tokenizer {name}`, or " if facts.get("files") else ""
     raise ExactError(
-        f"profile {name}: {where / file} is missing; put the model's own {file} there{fetch}; `reconstruct` and `show` also take "
+        f"profile {name}: {where / file} is missing; {fetch}put the model's own {file} there; `reconstruct` and `show` also take "
         "--tokenizer DIR"
     )
 
 
 def _find_template(facts: Mapping[str, Any], tokenizer_dir: Path | None, ranks: Path) -> Path | None:
-    """The model's own chat template: only of its own folder (another profile may share the ranks, never the template)."""
+    """The model's own chat template: only of its own folder (another profile may share the ranks, never the template). A profile whose
+    prompts are rendered by it also takes the one inside tokenizer_config.json.
+    """
     own = facts["tokenizer"]["folders"][0]
-    candidates = [root / TEMPLATE_FILE for root in _roots(facts, tokenizer_dir) if root.name == own]
+    roots = [root for root in _roots(facts, tokenizer_dir) if root.name == own]
     if tokenizer_dir is not None and ranks.parent == tokenizer_dir:
-        candidates.append(tokenizer_dir / TEMPLATE_FILE)
-    return next((path for path in candidates if path.is_file()), None)
+        roots.append(tokenizer_dir)
+    names = (TEMPLATE_FILE, CONFIG_FILE) if facts["template"]["kind"] == "jinja" else (TEMPLATE_FILE,)
+    return next((root / name for root in roots for name in names if (root / name).is_file()), None)
 
 
 @lru_cache(maxsize=8)
@@ -269,28 +318,11 @@ def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None
     if pin and sha256 != pin:
         raise ExactError(f"{ranks_path}: sha256 is {sha256[:16]}…, expected {pin[:16]}… for {name}; get the model's own file")
     tokens = facts["tokenizer"]
-    special = {
-        str(tokens["reserved_name"]).format(id=k): k for k in range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])
-    }
-    named = {token_id: text for text, token_id in tokens["special"].items()}
-    special = {named.get(token_id, text): token_id for text, token_id in special.items()}
+    special: dict[str, int] = dict(tokens["special"])
+    if "reserved_name" in tokens:
+        unnamed = set(range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])) - set(special.values())
+        special |= {str(tokens["reserved_name"]).format(id=k): k for k in sorted(unnamed)}
     encoding = tiktoken.Encoding(
-        name=name, pat_str=tokens["pattern"], mergeable_ranks=_ranks(ranks_path, data, tokens["n_base"]), special_tokens=special
+        name=name, pat_str=tokens["pattern"], mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
     )
     return Profile(name, facts, encoding, sha256, ranks_path, template_path)
-
-
-def _ranks(path: Path, data: bytes, expected: int) -> dict[bytes, int]:
-    """Parse tiktoken's text form (base64 bytes, space, rank, one a line) and check that ranks are 0..expected-1."""
-    ranks: dict[bytes, int] = {}
-    for number, line in enumerate(data.splitlines(), start=1):
-        try:
-            token, rank = line.split()
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
-        except ValueError:
-            raise ExactError(f"{path}: line {number} is not 'base64 rank'; get the model's own file") from None
-    if sorted(ranks.values()) != list(range(expected)):
-        raise ExactError(
-            f"{path}: expected the ranks 0..{expected - 1}, found {len(ranks)}; get the file that belongs to the profile"
-        )
-    return ranks

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_assets.intervals import lower_bound
 from eagle3_assets.review.columns import Columns, Ints
-from eagle3_assets.review.intervals import lower_bound
 
 # exactness.md section 3.2: a spike at one value is an offset or a stripped character, a spread is another tokenizer or an
 # estimate
@@ -51,7 +51,7 @@ def strata_of(columns: Columns) -> list[Stratum]:
     for i in range(len(columns)):
         if not (completion.known[i] or prompt.known[i]):
             continue
-        key = (providers[i] or str(sources[i]), _has_tools(columns.evidence[i], finishes[i]), finishes[i] or "none")
+        key = (providers[i] or str(sources[i]), has_tools(columns.evidence[i], finishes[i]), finishes[i] or "none")
         found.setdefault(key, []).append(i)
     strata = []
     for key, rows in found.items():
@@ -63,7 +63,7 @@ def strata_of(columns: Columns) -> list[Stratum]:
     return strata
 
 
-def _has_tools(evidence: dict[str, Any], finish_reason: str | None) -> bool:
+def has_tools(evidence: dict[str, Any], finish_reason: str | None) -> bool:
     """Whether the answer calls tools: said by the evidence where it knows, else by the finish reason."""
     tools = evidence.get("tools")
     return bool(tools) if tools is not None else finish_reason == "tool_calls"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def test_the_table_shows_every_row_with_its_residuals(
 ) -> None:
     assert run(["reconstruct", "--tokenizer", str(tokenizers), "--table", str(RECORDED)]) == 0
     out = capsys.readouterr().out
-    assert out.count("no template for kimi-k2-instruct") == 3 and "kimi/tool_streaming#1" in out and "completion" in out
+    assert out.count("no template for kimi-k2-instruct") >= 3 and "kimi/tool_streaming#1" in out and "completion" in out
 
 
 def test_a_bad_line_is_a_quarantined_row_and_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,8 +103,10 @@ def row(mini: Profile, campaign: Campaign, store: Store) -> SampleRow:
         Truth(reasoning=" the user\x1b]0;owned\x07", content="<script>alert(1)</script> 😀"), provider="<b>P"
     )
     rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [answer], None)
-    write_rows(store.tokens("b3_magicoder", "00"), rows)
-    return rows[0]
+    ids = rows[0].input_ids
+    row = dataclasses.replace(rows[0], survivors=((*ids[: rows[0].prompt_len], *ids[rows[0].prompt_len + 1 :]),))
+    write_rows(store.tokens("b3_magicoder", "00"), [row])
+    return row
 
 
 def test_show_finds_a_row_by_its_first_digits_and_escapes_what_the_model_wrote(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.tokenizer import Profile, cut_in_chunks, load_profile, profile_facts, profile_for_model, profile_names
+from eagle3_assets.exact.profile_facts import profile_for_model
+from eagle3_assets.exact.tokenizer import Profile, cut_in_chunks, load_profile
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
@@ -39,11 +40,6 @@ def test_k2_instruct_has_no_reasoning_markers(tokenizers: Path) -> None:
     profile = load_profile("kimi-k2-instruct", tokenizers)
     assert profile.think_close is None and not profile.renders
     assert profile.token_name(163607) == "<|reserved_token_163607|>"
-
-
-def test_every_profile_loads_its_facts() -> None:
-    assert set(profile_names()) == {"kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct", "kimi-mini"}
-    assert all(profile_facts(name)["name"] == name for name in profile_names())
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3_assets.exact.sample_row import to_table
+from eagle3_assets.intervals import beta_quantile, lower_bound, regularized_beta, upper_bound
 from eagle3_assets.review.billing import BUCKETS, aggregate, billing_statistics, describe_residuals, strata_of
 from eagle3_assets.review.columns import Columns
-from eagle3_assets.review.intervals import beta_quantile, lower_bound, regularized_beta, upper_bound
 from eagle3_assets_tests.review.rows import evidence, make_row
 
 

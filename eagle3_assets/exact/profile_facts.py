@@ -1,0 +1,109 @@
+"""Where tokenizer profiles are: `profiles/<name>/profile.toml` of this package, and of `<data root>/tokenizers/<name>/`.
+
+Belongs here: finding, reading and checking the facts of a profile (docs/tokenizers.md lists the keys). Does not belong here: the
+tokenizer's own files (`vocabulary_files.py`), encoders (`tokenizer.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from eagle3_assets.errors import ExactError
+from eagle3_assets.store import data_root
+
+PROFILES_DIR = Path(__file__).parent / "profiles"
+PROFILE_FILE = "profile.toml"
+NORMALIZERS = ("none", "nfc")
+
+# Every key that code reads without asking whether it is there. A section of another form needs other keys.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "": ("name", "models"),
+    "tokenizer": ("folders", "ranks_file", "n_base", "n_special", "pattern", "normalizer", "eos", "special"),
+    "turn": ("end",),
+    "reasoning": ("opened_by",),
+    "tools": ("form", "ends_reasoning", "call_begin", "call_end", "id_format", "id_pattern"),
+    "template": ("kind",),
+}
+_TOOL_KEYS: dict[str, tuple[str, ...]] = {
+    "sections": ("section_begin", "section_end", "argument_begin"),
+    "json": ("separator", "body_format", "body_pattern"),
+}
+_TEMPLATE_KEYS: dict[str, tuple[str, ...]] = {"kimi": ("default_system",), "jinja": ("switch",), "none": ()}
+_FORMS: dict[str, dict[str, tuple[str, ...]]] = {"tools": _TOOL_KEYS, "template": _TEMPLATE_KEYS}
+
+
+def profile_names() -> tuple[str, ...]:
+    """All profiles, sorted: those of the package, and those that somebody laid under the data root."""
+    return tuple(sorted(_files()))
+
+
+def _files() -> dict[str, Path]:
+    """name → its profile.toml. A profile of the package cannot be replaced: its ids are pinned and tested."""
+    own = {path.parent.name: path for path in PROFILES_DIR.glob(f"*/{PROFILE_FILE}")}
+    laid = {path.parent.name: path for path in (data_root() / "tokenizers").glob(f"*/{PROFILE_FILE}")}
+    return laid | own
+
+
+def profile_facts(name: str) -> Mapping[str, Any]:
+    """The TOML of one profile. Raises ExactError for an unknown name (the line lists the known ones) and for facts that are missing."""
+    files = _files()
+    if name not in files:
+        raise ExactError(f"no tokenizer profile {name!r}; there are {', '.join(sorted(files))}")
+    return _read(files[name], files[name].stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, mtime_ns: int) -> Mapping[str, Any]:
+    try:
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExactError(f"{path}: is not TOML ({error}); see docs/tokenizers.md") from None
+    fault = _fault(path, facts)
+    if fault:
+        raise ExactError(f"{path}: {fault}; docs/tokenizers.md lists what a profile holds")
+    return facts
+
+
+def _fault(path: Path, facts: Mapping[str, Any]) -> str | None:
+    for section, keys in _KEYS.items():
+        table = facts.get(section, {}) if section else facts
+        if not isinstance(table, Mapping):
+            return f"[{section}] is not a table"
+        form = table.get("form" if section == "tools" else "kind")
+        more = _FORMS.get(section, {})
+        if more and form not in more:
+            return f"{section}.{'form' if section == 'tools' else 'kind'} is {form!r}, expected one of {', '.join(more)}"
+        lacking = [key for key in (*keys, *more.get(str(form), ())) if key not in table]
+        if lacking:
+            return f"{section or 'the top'} lacks {', '.join(lacking)}"
+    if facts["name"] != path.parent.name:
+        return f"name is {facts['name']!r}, the folder's is {path.parent.name!r}"
+    if facts["tokenizer"]["normalizer"] not in NORMALIZERS:
+        return f"tokenizer.normalizer is {facts['tokenizer']['normalizer']!r}, expected one of {', '.join(NORMALIZERS)}"
+    return _marker_fault(facts)
+
+
+def _marker_fault(facts: Mapping[str, Any]) -> str | None:
+    """Every marker that the grammar names is a control token of the tokenizer."""
+    tools, reasoning = facts["tools"], facts["reasoning"]
+    named = {f"tools.{key}": tools[key] for key in tools if key.endswith(("_begin", "_end")) and key != "ends_reasoning"}
+    named |= {"turn.end": facts["turn"]["end"], "tokenizer.eos": facts["tokenizer"]["eos"]}
+    if reasoning["opened_by"] not in ("prompt", "model", "never"):
+        return f"reasoning.opened_by is {reasoning['opened_by']!r}, expected prompt, model or never"
+    if reasoning["opened_by"] != "never":
+        named |= {f"reasoning.{key}": reasoning.get(key) for key in ("open", "close")}
+    unknown = [f"{where} = {name!r}" for where, name in named.items() if name not in facts["tokenizer"]["special"]]
+    return f"{', '.join(unknown)} is no name of [tokenizer.special]" if unknown else None
+
+
+def profile_for_model(model: str | None) -> str | None:
+    """The profile whose slug patterns match `model`, or None."""
+    for name in profile_names():
+        if model and any(re.search(pattern, model) for pattern in profile_facts(name)["models"]):
+            return name
+    return None
