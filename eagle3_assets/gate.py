@@ -20,6 +20,7 @@ from eagle3_assets.review import gate as verdict_files
 from eagle3_assets.review import invariants
 from eagle3_assets.review.table import verdict
 from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.waivers import Waiver, apply_waivers, read_waivers, used_waivers
 from eagle3_assets.store import Manifest, Store, read_json
 
 Judge = Callable[[Campaign, Store, str, str], list[Verdict]]
@@ -27,20 +28,60 @@ PER_DATASET = ("prompts", "answers", "tokens", "report")
 ALL = "all"  # file name of verdicts without a dataset or a shard
 
 
-def judge(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> list[Verdict]:
-    """Current verdicts of one artifact: from their file when it judged these bytes under today's rules, else judged now and filed.
+def judge(
+    campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL, *, anew: bool = False
+) -> list[Verdict]:
+    """Current verdicts of one artifact, waivers applied: from their file when it judged these bytes under today's rules, else judged
+    now and filed. `anew`: judged now in any case.
 
     Raises StoreError when the artifact was never made.
     """
     manifest = committed(campaign, store, stage, dataset, shard)
-    return verdict_files.judge_again(
-        store,
-        stage,
-        dataset,
-        shard,
-        digest=filed_under(stage, manifest),
-        judge=lambda: _JUDGES[stage](campaign, store, dataset, shard),
-    )
+    digest = filed_under(stage, manifest, store, dataset)
+    if anew:
+        verdicts = _JUDGES[stage](campaign, store, dataset, shard)
+        verdict_files.write_verdicts(store, stage, dataset, shard, digest=digest, verdicts=verdicts)
+    else:
+        verdicts = verdict_files.judge_again(
+            store, stage, dataset, shard, digest=digest, judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
+        )
+    return apply_waivers(verdicts, read_waivers(store), stage, dataset, shard, digest)
+
+
+def made(campaign: Campaign, store: Store, dataset: str | None = None, shard: str | None = None) -> list[tuple[str, str, str]]:
+    """(stage, dataset, shard) of every committed artifact that has checks, in the order of the flow; `dataset` and `shard` narrow it."""
+    found = []
+    for item in lineage.items(campaign, store):
+        named, part = (item.key[1] if item.stage in PER_DATASET else ALL), item.partition or ALL
+        wanted = dataset in (None, named) and (shard is None or part in (shard, ALL))
+        if wanted and item.stage in _JUDGES and lineage.manifest_of(item) is not None:
+            found.append((item.stage, named, part))
+    return found
+
+
+def rejudge_outdated(campaign: Campaign, store: Store) -> list[tuple[str, str, str]]:
+    """Judge again what carries a verdict on other bytes or rules (a run that died between making and checking); returns which."""
+    again = []
+    for stage, dataset, shard in made(campaign, store):
+        manifest = st.read_manifest(_item(campaign, store, stage, dataset, shard).artifact)
+        try:
+            assert manifest is not None
+            digest = filed_under(stage, manifest, store, dataset)
+            verdict_files.refuse_outdated(store, stage, dataset, shard, digest=digest)
+        except GateError:
+            judge(campaign, store, stage, dataset, shard)
+            again.append((stage, dataset, shard))
+    return again
+
+
+def waivers_in_use(campaign: Campaign, store: Store) -> list[dict[str, Any]]:
+    """The waivers that let tokens and reports through to the corpus, as plain JSON."""
+    files = []
+    for stage, dataset, shard in made(campaign, store):
+        if stage in ("tokens", "report"):
+            digest = filed_under(stage, committed(campaign, store, stage, dataset, shard), store, dataset)
+            files.append((stage, dataset, shard, digest, judge(campaign, store, stage, dataset, shard)))
+    return used_waivers(store, files)
 
 
 def require(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> list[Verdict]:
@@ -51,7 +92,7 @@ def require(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, sh
         stage,
         dataset,
         shard,
-        digest=filed_under(stage, manifest),
+        digest=filed_under(stage, manifest, store, dataset),
         judge=lambda: _JUDGES[stage](campaign, store, dataset, shard),
     )
 
@@ -79,9 +120,17 @@ def committed(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, 
     return st.require(item.artifact, made_by="/".join(item.key) + where, verify=True)
 
 
-def filed_under(stage: str, manifest: Manifest) -> str:
-    """What a verdict is bound to: the bytes, and for stages whose checks read predecessors, what it was made from."""
-    return st.digest_json({"content": manifest.digest, "inputs": manifest.inputs})
+def filed_under(stage: str, manifest: Manifest, store: Store, dataset: str) -> str:
+    """What a verdict is bound to: the bytes, what they were made from, and for a report the waivers of its shards that hold today."""
+    bound = {"content": manifest.digest, "inputs": manifest.inputs}
+    if stage == "report":
+        holding = [w for w in read_waivers(store) if (w.stage, w.dataset) == ("tokens", dataset) and w.holds(*_of(w))]
+        bound |= {"waived": sorted(f"{w.shard} {w.check} {w.digest}" for w in holding)} if holding else {}
+    return st.digest_json(bound)
+
+
+def _of(waiver: Waiver) -> tuple[str, str, str, str]:
+    return waiver.stage, waiver.dataset, waiver.shard, waiver.digest
 
 
 def _item(campaign: Campaign, store: Store, stage: str, dataset: str, shard: str) -> lineage.Item:
@@ -144,14 +193,20 @@ def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[
     from eagle3_assets.exact.checker import Checker
     from eagle3_assets.exact.sample_row import read_table
     from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.review.columns import Columns
+    from eagle3_assets.review.quarantine import rules_of
+    from eagle3_assets.review.wires import wires_of
 
     best = journal.best(journal.read(store.answers(dataset, shard)))
     profile = load_profile(campaign.target.profile)
+    table = read_table(store.tokens(dataset, shard))
     return invariants.judge_tokens(
-        read_table(store.tokens(dataset, shard)),
+        table,
         finished_keys=set(best),
         n_vocab=profile.n_vocab,
         checker=Checker(profile, best.values(), thinking=campaign.target.thinking),
+        wires=wires_of(Columns(table), best.values()),
+        rules=rules_of(campaign, profile),
     )
 
 

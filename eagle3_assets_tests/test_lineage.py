@@ -89,12 +89,15 @@ def test_a_failed_blocking_check_stops_the_stage_behind_it_with_its_name(campaig
     _probe(store, campaign, passed=True)
     gate.require_probe(campaign, store)
     _probe(store, campaign, passed=False)
+    with pytest.raises(GateError, match=r"tokenizer_probe.*\(end_of_turn\) is outdated.*eagle3 recheck"):
+        gate.require_probe(campaign, store)
+    gate.judge(campaign, store, "tokenizer_probe")
     with pytest.raises(GateError, match=r"tokenizer_probe.*check end_of_turn failed: the end of turn is wrong"):
         gate.require_probe(campaign, store)
 
 
 def test_a_verdict_on_other_bytes_does_not_count(campaign: Campaign, store: Store) -> None:
-    """A pass that was filed for an earlier version is judged again, not believed."""
+    """A pass that was filed for an earlier version is not believed: refused, and judged anew by a recheck."""
     _probe(store, campaign, passed=False)
     verdict_files.write_verdicts(
         store,
@@ -103,5 +106,8 @@ def test_a_verdict_on_other_bytes_does_not_count(campaign: Campaign, store: Stor
         digest="of other bytes",
         verdicts=[Verdict("end_of_turn", True, "ERROR", True, "fine")],
     )
+    with pytest.raises(GateError, match="is outdated, it judged other bytes"):
+        gate.require_probe(campaign, store)
+    assert gate.rejudge_outdated(campaign, store) == [("tokenizer_probe", gate.ALL, gate.ALL)]
     with pytest.raises(GateError, match="check end_of_turn failed"):
         gate.require_probe(campaign, store)

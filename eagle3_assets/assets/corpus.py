@@ -39,7 +39,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                 for s in SHARDS
             ]
             with store.lock("corpus", what="the corpus"):
-                manifest = build_corpus(campaign, store, files, commit_inputs=inputs)
+                manifest = build_corpus(campaign, store, files, commit_inputs=inputs, waived=gate.waivers_in_use(campaign, store))
             register_partitions(context.instance, partitions, [str(k) for k in manifest.numbers["partitions"]])
             return dg.MaterializeResult(
                 metadata=described(

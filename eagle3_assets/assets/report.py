@@ -24,7 +24,8 @@ def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
         description=f"Validation report of {dataset.name}: verdict, grades, billing per provider, residuals, lengths, funnel, worst samples.",
     )
     def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.review.report import build_report
+        from eagle3_assets.review.campaign_page import write_campaign_page
+        from eagle3_assets.review.report import build_report, report_files
 
         with stage(context, campaign) as store:
             for shard in SHARDS:
@@ -33,8 +34,8 @@ def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
             verdicts = [v for s in SHARDS for v in gate.judge(campaign, store, "tokens", dataset.name, s)]
             built = build_report(campaign, store, dataset, verdicts)
             base = store.report(dataset.name)
-            files = [base, base.with_suffix(".md"), base.with_suffix(".html")]
-            manifest = commit(base, files=files, inputs=inputs, numbers=built.numbers)
+            manifest = commit(base, files=report_files(store, dataset.name), inputs=inputs, numbers=built.numbers)
+            write_campaign_page(campaign, store)
             return dg.MaterializeResult(
                 metadata=described(
                     built.numbers,

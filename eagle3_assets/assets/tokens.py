@@ -51,16 +51,19 @@ def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str)
     from eagle3_assets.exact.rows import build_rows
     from eagle3_assets.exact.sample_row import write_rows
     from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.review.quarantine import put_out, rules_of
 
     path = store.tokens(dataset.name, shard)
     inputs = lineage.tokens_inputs(campaign, store, dataset.name, shard)
+    profile = load_profile(campaign.target.profile)
     rows = build_rows(
-        load_profile(campaign.target.profile),
+        profile,
         campaign,
         dataset,
         journal.read(store.answers(dataset.name, shard)),
         read_committed(store.wire_profiles, made_by="wire_profiles"),
     )
+    rows = put_out(rows, journal.read(store.answers(dataset.name, shard)), rules_of(campaign, profile))
     write_rows(path, rows)
     numbers = {
         "rows": len(rows),

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from eagle3_assets import lineage
+from eagle3_assets import gate, lineage
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
 from eagle3_assets.cli.doctor import require_ready
 from eagle3_assets.cli.main import EXIT_INTERRUPTED
@@ -80,6 +80,8 @@ def run_stages(
     campaign: Campaign, store: Store, instance: Any, console: Console, *, until: str | None = None, force: bool = False
 ) -> int:
     """Launch what is not current; returns an exit code (0, or 130 when interrupted). Raises the Eagle3Error that stopped a run."""
+    for judged in gate.rejudge_outdated(campaign, store):  # a run that died between making and checking
+        console.print(f"  checked again: {' '.join(n for n in judged if n != gate.ALL)}", highlight=False)
     for stages in RUNS:
         wanted = [s for s in stages if until is None or lineage.STAGES.index(s) <= lineage.STAGES.index(until)]
         if not wanted:

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from eagle3_assets.campaign import SHARDS, Campaign, Dataset, load_campaign
 from eagle3_assets.collect.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.plan import usd_text
+from eagle3_assets.review.waivers import read_waivers
 from eagle3_assets.store import Store, read_manifest
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def gather(campaign: Campaign, store: Store) -> dict[str, Any]:
         "corpus": _numbers(store, "corpus"),
         "states": _states(store),
         "score": score,
+        "waived": [asdict(w) for w in read_waivers(store)],
     }
 
 
@@ -260,6 +263,8 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         ("missing", missing_words(campaign, store, summary["missing"], usd)),
         ("corpus", _corpus_words(corpus)),
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
+        *(("waived", f"{w['stage']}/{w['dataset']} {w['shard']} {w['check']}: by {w['who']} until {w['until']}: {w['why']}")
+          for w in summary["waived"]),
         ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · `make ui` · `eagle3 show ID`"),
     ]  # fmt: skip
     if summary["score"] is not None:

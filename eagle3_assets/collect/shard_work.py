@@ -6,7 +6,7 @@ Belongs here: `ShardJob`, `ShardResult`, the bookkeeping per key. Does not belon
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from eagle3_assets.collect.completion import completion_tokens, history_message,
 from eagle3_assets.collect.journal import Journal
 from eagle3_assets.collect.routing import Routing
 from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.turns import next_turn
+from eagle3_assets.store import read_json, write_json
 
 Key = tuple[str, int]
+REQUEUED = "requeued.json"  # beside the segments of a shard's journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,11 @@ class ShardWork:
     _failed: dict[Key, Prompt] = field(default_factory=dict)
     _finished: set[Key] = field(default_factory=set)
     _idle: set[Key] = field(default_factory=set)  # pending, and nothing more happens to it in this run
+    requeued: dict[Key, int] = field(default_factory=dict)  # key -> last attempt that does not count (`eagle3 requeue`)
     missing: int = 0  # turns of `_pending`, counted as they come and go: every answer asks for it
+
+    def __post_init__(self) -> None:
+        self.requeued = read_requeued(self.job.folder)
 
     def note(self, answer: WireAnswer, completion: dict[str, Any] | None = None) -> None:
         """Take one record into account. `completion` saves parsing the body a second time."""
@@ -100,6 +107,8 @@ class ShardWork:
         state.attempts = max(state.attempts, answer.attempt)
         self.cost_usd += answer.cost_usd or 0.0
         self.ambiguous += answer.outcome == "ambiguous"
+        if answer.attempt <= self.requeued.get(answer.key, 0):
+            return  # paid for and kept, but a person asks for another
         if answer.outcome != "finished":
             state.reason = answer.reason
             state.permanent |= answer.retry_class == "permanent"
@@ -210,6 +219,25 @@ class ShardWork:
             complete=self.job.closed or self.missing == 0,
             reasons=dict(+reasons),
         )
+
+
+def read_requeued(folder: Path) -> dict[Key, int]:
+    """`requeued.json` of a shard: for each key the last attempt that does not count any more. {} where there is none. Raises StoreError."""
+    path = folder / REQUEUED
+    if not path.exists():
+        return {}
+    keep = "it says which answers are to be asked again: restore it, or remove it to let every answer count"
+    try:
+        return {(str(k["sample_id"]), int(k["turn"])): int(k["attempt"]) for k in read_json(path, otherwise=keep)["keys"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path}: is not a list of requeued answers ({error}); {keep}") from None
+
+
+def requeue(folder: Path, attempts: Mapping[Key, int], reason: str) -> None:
+    """From now on the answers of these keys up to the given attempts do not count: the next run asks again. No byte is lost."""
+    known = {**read_requeued(folder), **attempts}
+    keys = [{"sample_id": s, "turn": t, "attempt": a} for (s, t), a in sorted(known.items())]
+    write_json(folder / REQUEUED, {"reason": reason, "keys": keys})
 
 
 def _next_turn(prompt: Prompt, message: dict[str, Any]) -> Prompt | None:

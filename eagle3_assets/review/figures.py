@@ -6,7 +6,7 @@ Belongs here: counting. Does not belong here: wording and layout (`page.py`), pi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from eagle3_assets.campaign import SHARDS, Campaign, Grade
+from eagle3_assets.collect import journal
 from eagle3_assets.exact.sample_row import read_table
 from eagle3_assets.review.admission import drop_reason_sql
-from eagle3_assets.review.billing import Stratum, billing_statistics, joined, merge_strata, strata_of
+from eagle3_assets.review.billing import Stratum, billing_statistics, has_tools, joined, merge_strata, strata_of
 from eagle3_assets.review.columns import Columns, Ints
+from eagle3_assets.review.monitor import Billed, length_drift, monitored
+from eagle3_assets.review.timeline import Timeline
 from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.store import Store, read_manifest
+from eagle3_assets.store import Store, read_json, read_manifest
 
 WORST = 20
 GRADES: tuple[str, ...] = Grade.__args__  # type: ignore[attr-defined]
@@ -42,6 +45,8 @@ class Figures:
     drops: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     worst: list[tuple[tuple[int, float, int], dict[str, Any]]] = field(default_factory=list)
+    billed: list[Billed] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 def count_dataset(campaign: Campaign, store: Store, dataset: str) -> Figures:
@@ -50,8 +55,65 @@ def count_dataset(campaign: Campaign, store: Store, dataset: str) -> Figures:
     for shard in SHARDS:
         path = store.tokens(dataset, shard)
         if read_manifest(path) is not None:
-            add_table(campaign, figures, read_table(path))
+            figures.timeline.add(journal.read(store.answers(dataset, shard)))
+            table = read_table(path)
+            add_table(campaign, figures, table)
+            figures.billed.append(billed_rows(table, figures.timeline.when, _prices(store)))
     return figures
+
+
+def _prices(store: Store) -> dict[str, tuple[float, float]]:
+    """Provider -> (prompt, completion) USD a token; left out where its endpoints differ in price."""
+    if not store.endpoints.exists():
+        return {}
+    found: dict[str, set[tuple[float, float]]] = {}
+    for e in read_json(store.endpoints).get("eligible", []):
+        if not e.get("request_price"):
+            found.setdefault(str(e.get("provider_name")), set()).add((float(e["prompt_price"]), float(e["completion_price"])))
+    return {name: next(iter(prices)) for name, prices in found.items() if len(prices) == 1}
+
+
+def billed_rows(table: pa.Table, when: Mapping[tuple[str, int, int], float], prices: Mapping[str, tuple[float, float]]) -> Billed:
+    """The rows with a bill, as `monitor` wants them."""
+    columns = Columns(table)
+    residual = columns.residual("completion")
+    at = np.flatnonzero(residual.known)
+    names, models, finishes = (columns.strings(n) for n in ("provider", "model", "finish_reason"))
+    turns, attempts = columns.integers("turn"), columns.integers("attempt")
+    prompt, completion = columns.integers("billed_prompt"), columns.integers("billed_completion")
+    stated = [columns.evidence[i].get("residual") for i in at]
+    reasoning = [r.get("reasoning") if isinstance(r, dict) else None for r in stated]
+    price = [prices.get(names[i] or "") for i in at]
+    nan = float("nan")
+    return Billed(
+        strata=[
+            (names[i] or "", models[i] or "", has_tools(columns.evidence[i], finishes[i]), finishes[i] or "none") for i in at
+        ],
+        d=residual.d[at],
+        billed=completion[at],
+        reasoning=np.array([nan if r is None else float(r) for r in reasoning]),
+        cost=np.asarray(table.column("cost_usd").fill_null(nan).to_numpy(), dtype=np.float64)[at],
+        price=np.array([nan if p is None else p[0] * prompt[i] + p[1] * completion[i] for p, i in zip(price, at, strict=True)]),
+        time=np.array([when.get((columns.sample_ids[i], int(turns[i]), int(attempts[i])), nan) for i in at]),
+    )
+
+
+def monitor_lines(figures: Figures) -> dict[str, Any]:
+    """`monitor.monitored` over all shards."""
+    parts = figures.billed
+    strata = [key for part in parts for key in part.strata]
+    arrays = (
+        {n: np.concatenate([getattr(p, n) for p in parts]) for n in ("d", "billed", "reasoning", "cost", "price", "time")}
+        if parts
+        else {}
+    )
+    return monitored(Billed(strata, **arrays)) if strata else {"strata": [], "flagged": []}
+
+
+def drift_line(store: Store, dataset: str, figures: Figures) -> dict[str, Any] | None:
+    """Response lengths beside the pilot's; None where it did not ask this dataset."""
+    pilot = read_json(store.pilot).get("lengths", {}).get(dataset) if store.pilot.exists() else None
+    return length_drift(np.concatenate(figures.responses), pilot) if figures.responses else None
 
 
 def add_table(campaign: Campaign, figures: Figures, table: pa.Table) -> None:

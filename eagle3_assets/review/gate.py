@@ -14,6 +14,7 @@ from typing import Any
 from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.review.table import CHECKS
 from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.waivers import apply_waivers, read_waivers
 from eagle3_assets.store import Store, digest_json, read_json, write_json
 
 VERSION = 1
@@ -97,21 +98,50 @@ def judge_again(
     return verdicts
 
 
+def refuse_outdated(store: Store, stage: str, dataset: str, shard: str, *, digest: str) -> None:
+    """Raises GateError when a verdict is there that judged other bytes, or these under other rules: somebody looked at something else.
+
+    One that was never given is no reason to refuse: it is given before the next stage starts.
+    """
+    try:
+        judged = read_verdicts(store, stage, dataset, shard)
+    except StoreError:
+        return  # damaged: judged anew, never believed
+    if judged is None or (judged.digest == digest and judged.rules == rules_digest(stage)):
+        return
+    other = "other bytes than are there now" if judged.digest != digest else "other rules than today's"
+    names = ", ".join(v.check for v in judged.verdicts[:6]) + ("" if len(judged.verdicts) <= 6 else ", ...")
+    scope = "" if dataset == "all" else f" {dataset}" + ("" if shard == "all" else f" --shard {shard}")
+    raise GateError(
+        f"{stage}/{dataset}, shard {shard}: the verdict of its checks ({names}) is outdated, it judged {other}; "
+        f"run `eagle3 recheck{scope}` or its checks in the UI (nothing is bought), then go on"
+    )
+
+
+def refuse_stopping(store: Store, stage: str, dataset: str, shard: str, verdicts: Sequence[Verdict]) -> None:
+    """Raises GateError naming stage, dataset, shard and check when one verdict `stops`."""
+    stopping = [v for v in verdicts if v.stops]
+    if not stopping:
+        return
+    first = stopping[0]
+    more = f" (and {len(stopping) - 1} more: {', '.join(v.check for v in stopping[1:])})" if len(stopping) > 1 else ""
+    seen = f"; e.g. `eagle3 show {first.examples[0]}`" if first.examples else ""
+    raise GateError(
+        f"{stage}/{dataset}, shard {shard}: check {first.check} failed: {first.message}{more}{seen}; "
+        f"see {store.verdict(stage, dataset, shard)}, mend what it names and materialize {stage}/{dataset} again, or `eagle3 waive` it"
+    )
+
+
 def require_passed(
     store: Store, stage: str, dataset: str, shard: str = "all", *, digest: str, judge: Callable[[], list[Verdict]]
 ) -> list[Verdict]:
-    """All verdicts of a predecessor, current ones; raises GateError naming stage, dataset, shard and check when one `stops`.
+    """All verdicts of a predecessor, current ones, with waivers applied. Raises GateError for an outdated verdict and for one that
+    stops; `judge` is asked where there is none yet.
 
-    `digest` is that of what lies on disk now: a verdict on other bytes is judged again by `judge` and written.
+    `digest` is that of what lies on disk now.
     """
-    verdicts = judge_again(store, stage, dataset, shard, digest=digest, judge=judge)
-    stopping = [v for v in verdicts if v.stops]
-    if stopping:
-        first = stopping[0]
-        more = f" (and {len(stopping) - 1} more: {', '.join(v.check for v in stopping[1:])})" if len(stopping) > 1 else ""
-        seen = f"; e.g. `eagle3 show {first.examples[0]}`" if first.examples else ""
-        raise GateError(
-            f"{stage}/{dataset}, shard {shard}: check {first.check} failed: {first.message}{more}{seen}; "
-            f"see {store.verdict(stage, dataset, shard)}, mend what it names and materialize {stage}/{dataset} again"
-        )
+    refuse_outdated(store, stage, dataset, shard, digest=digest)
+    judged = judge_again(store, stage, dataset, shard, digest=digest, judge=judge)
+    verdicts = apply_waivers(judged, read_waivers(store), stage, dataset, shard, digest)
+    refuse_stopping(store, stage, dataset, shard, verdicts)
     return verdicts

@@ -56,6 +56,25 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
 {% for b in buckets %}<td class="n">{{ n(s.completion.histogram[b]) }}</td>{% endfor %}</tr>{% endfor %}</table>
 <p>Over all: |Σd| is {{ pct(r.billing.aggregate.relative_difference, 4) }} of {{ n(r.billing.aggregate.billed) }} billed tokens,
 Σ|d| is {{ pct(r.billing.aggregate.absolute_difference, 4) }}. {{ r.billing.aggregate.not_proved }}</p>{% endif %}
+{% if r.waived %}<h2>Waived by people</h2><table><tr><th>check</th><th>shard</th><th>who</th><th>why</th><th>until</th></tr>
+{% for w in r.waived %}<tr><td>{{ w.check }}</td><td>{{ w.shard }}</td><td>{{ w.who }}</td><td>{{ w.why }}</td><td>{{ w.until }}</td></tr>{% endfor %}
+</table>{% endif %}
+{% if r.monitor.strata %}<h2>Where mismatches sit, and since when</h2>
+<p>{{ 'More mismatches than a rate of 1 % explains (false discoveries below 5 %): ' + r.monitor.flagged | join('; ') + '.' if r.monitor.flagged
+else 'No stratum has more mismatches than a rate of 1 % explains (Benjamini-Hochberg over strata, 5 %).' }}</p>
+<table><tr><th>provider</th><th>model</th><th>tools</th><th>finish</th><th>rows</th><th>q</th>
+<th>mismatch per 1,000 ids</th><th>reasoning equal</th>
+<th>cost = list price</th><th>alarm at row</th><th>equal, by quarter of the time</th></tr>
+{% for s in r.monitor.strata %}<tr><td>{{ s.provider }}</td><td>{{ s.model }}</td>
+<td>{{ 'yes' if s.tools else 'no' }}</td><td>{{ s.finish_reason }}</td>
+<td class="n">{{ n(s.n) }}</td><td class="n {{ 'stop' if s.flagged }}">{{ '%.2g' % s.q }}</td>
+<td class="n">{{ '–' if s.slope.per_1000 is none else '%.4f' % s.slope.per_1000 }}</td><td class="n">{{ pct(s.reasoning.equal_share) }}</td>
+<td class="n">{{ pct(s.cost.equal_share) }}</td><td class="n">{{ n(s.cusum_alarm.row if s.cusum_alarm else none) }}</td>
+<td>{% for w in s.windows %}{{ pct(w.equal_share) }} {% endfor %}</td></tr>{% endfor %}</table>{% endif %}
+{% if r.timeline %}<h2>Over time</h2>
+<table><tr><th>after s</th><th>answers</th><th>failed</th><th>429</th><th>tokens</th><th>USD</th></tr>
+{% for t in r.timeline %}<tr><td class="n">{{ n(t.from_s) }}</td><td class="n">{{ n(t.answers) }}</td><td class="n">{{ n(t.failed) }}</td>
+<td class="n">{{ n(t.refused_429) }}</td><td class="n">{{ n(t.tokens) }}</td><td class="n">{{ usd(t.usd) }}</td></tr>{% endfor %}</table>{% endif %}
 <h2>Providers</h2>
 <table><tr><th>provider</th><th>rows</th><th>response tokens</th><th>USD</th><th>USD per million response tokens</th>
 <th>USD per million trainable tokens</th>
@@ -74,6 +93,7 @@ from a server ({{ pct(r.round_trip.share) }}). Those ids are kept as they are.</
 <table><tr><th></th><th>mean</th><th>median</th><th>p99</th><th>longest</th></tr>
 {% for part in ('prompt', 'response') %}<tr><td>{{ part }}</td>{% for k in ('mean', 'median', 'p99', 'longest') %}
 <td class="n">{{ n(r.lengths[part][k]) }}</td>{% endfor %}</tr>{% endfor %}</table>
+{% if r.drift %}<p>Mean response: {{ n(r.drift.mean) }} ids, in the pilot {{ n(r.drift.pilot_mean) }} (z = {{ '%.1f' % r.drift.z }}).</p>{% endif %}
 <h2>Rows to look at first</h2>
 <table><tr><th>show</th><th>provider</th><th>grade</th><th>p exact</th><th>d</th><th>finish</th><th>reasons</th></tr>
 {% for w in r.worst %}<tr><td><code>{{ w.command }}</code></td><td>{{ w.provider }}</td><td>{{ w.grade }}</td>

@@ -11,15 +11,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.campaign import SHARDS, Campaign, Dataset
+from eagle3_assets.exact.sample_row import SCHEMA, read_table
 from eagle3_assets.prompts.set_aside import shown
 from eagle3_assets.review import figures as count
 from eagle3_assets.review.page import render_html, render_markdown
 from eagle3_assets.review.pictures import draw_report
+from eagle3_assets.review.quarantine import rejected, write_rejected
 from eagle3_assets.review.shares import pooled
 from eagle3_assets.review.table import CHECKS
 from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.store import Store, write_bytes, write_json
+from eagle3_assets.review.waivers import read_waivers
+from eagle3_assets.store import Store, read_manifest, write_bytes, write_json
 
 MAX_TEXT = 400  # characters of one text in a report; messages are one line
 
@@ -44,6 +47,8 @@ def build_report(campaign: Campaign, store: Store, dataset: Dataset | str, verdi
     png = draw_report(data)
     markdown = render_markdown(data, png)
     base = store.report(name)
+    out = rejected(read_table(store.tokens(name, s)) for s in SHARDS if read_manifest(store.tokens(name, s)) is not None)
+    write_rejected(quarantine_path(store, name), out if out is not None else SCHEMA.empty_table())
     write_json(base, data)
     write_bytes(base.with_suffix(".md"), markdown.encode())
     write_bytes(base.with_suffix(".html"), render_html(data, png).encode())
@@ -53,7 +58,12 @@ def build_report(campaign: Campaign, store: Store, dataset: Dataset | str, verdi
 def report_files(store: Store, dataset: str) -> list[Path]:
     """The files of one report, for its manifest."""
     base = store.report(dataset)
-    return [base, base.with_suffix(".md"), base.with_suffix(".html")]
+    return [base, base.with_suffix(".md"), base.with_suffix(".html"), quarantine_path(store, dataset)]
+
+
+def quarantine_path(store: Store, dataset: str) -> Path:
+    """The rejected rows of a dataset, with their reasons."""
+    return store.report(dataset).with_suffix(".quarantine.parquet")
 
 
 def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -71,6 +81,10 @@ def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Seq
         "totals": dict(figures.totals),
         "grades": count.grade_lines(figures),
         "billing": count.billing_lines(figures),
+        "monitor": count.monitor_lines(figures),
+        "timeline": figures.timeline.lines(),
+        "drift": count.drift_line(store, dataset, figures),
+        "waived": [asdict(w) for w in read_waivers(store) if w.dataset == dataset],
         "providers": count.provider_lines(figures),
         "lengths": count.length_lines(figures),
         "funnel": funnel,

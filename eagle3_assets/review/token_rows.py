@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from eagle3_assets.review.columns import Bools, Columns
 from eagle3_assets.review.grading import grade_faults
+from eagle3_assets.review.row_invariants import FATAL, INVARIANTS, Rules, Wires, broken_rows
 from eagle3_assets.review.shares import share_of_shard
 from eagle3_assets.review.structure import structure_faults
 from eagle3_assets.review.table import verdict
@@ -65,12 +66,19 @@ class RowChecker(Protocol):
 
 
 def judge_tokens(
-    table: pa.Table, *, n_vocab: int, finished_keys: Collection[Key] | None = None, checker: RowChecker | None = None
+    table: pa.Table,
+    *,
+    n_vocab: int,
+    finished_keys: Collection[Key] | None = None,
+    checker: RowChecker | None = None,
+    wires: Wires | None = None,
+    rules: Rules | None = None,
 ) -> list[Verdict]:
     """Judge the rows of one shard: every check of stage `tokens`.
 
     Without `finished_keys` there is no verdict on lineage; without `checker` grammar, wire text and canonicity rest on the rows'
-    own reasons and evidence.
+    own reasons and evidence. `wires` are the answers behind the rows, one a row (None: what needs them rests on the rows' own
+    reasons), `rules` what the campaign says.
     """
     columns = Columns(table)
     faults = structure_faults(columns, n_vocab) | grade_faults(columns)
@@ -87,7 +95,22 @@ def judge_tokens(
         bad = columns.with_reason(name) | residual.wrong
         billed = int(np.count_nonzero(residual.known | bad))
         verdicts.append(_rows_verdict(name, columns, bad, billed, f"billed rows differ from their {part} bill"))
-    return [*verdicts, *_shares(columns, checked)]
+    return [*verdicts, *_invariants(columns, wires, rules or Rules()), *_shares(columns, checked)]
+
+
+def _invariants(columns: Columns, wires: Wires | None, rules: Rules) -> list[Verdict]:
+    """Those of `row_invariants`: a fatal one must have put its rows out already, the others are shares of the rows that are in."""
+    broken = broken_rows(columns, wires if wires is not None else [None] * len(columns), rules)
+    verdicts = []
+    for name in INVARIANTS:
+        bad, what = broken[name] | columns.with_reason(name), f"rows break `{name}`"
+        if name in FATAL:
+            verdicts.append(_rows_verdict(name, columns, bad, len(columns), what))
+        else:
+            bad &= columns.admitted
+            total = int(columns.admitted.sum())
+            verdicts.append(share_of_shard("tokens", name, int(bad.sum()), total, what, _ids(columns, bad)))
+    return verdicts
 
 
 def _structure(columns: Columns, faults: Mapping[str, Bools], broken: Bools) -> Verdict:

@@ -18,6 +18,7 @@ from eagle3_assets.exact.sample_row import to_table, write_rows
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_profiles import learn
 from eagle3_assets.review.invariants import judge_tokens
+from eagle3_assets.review.quarantine import put_out, rules_of
 from eagle3_assets.store import write_json
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
@@ -71,6 +72,7 @@ def test_no_body_stops_its_shard_or_leaks_a_wrong_row(mini: Profile, campaign: C
     profiles = learn(mini, answers)
     write_json(tmp_path / "wire_profiles.json", profiles)
     rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), answers, profiles if learned else None)
+    rows = put_out(rows, answers, rules_of(campaign, mini))  # as the asset does
     write_rows(tmp_path / "00.parquet", rows)
     assert [row.sample_id for row in rows] == [answer.sample_id for answer in answers]
     assert len({row.grade for row in rows}) >= 4, "damage is neither everything nor nothing"

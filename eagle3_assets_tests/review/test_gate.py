@@ -12,6 +12,7 @@ from eagle3_assets.review import gate
 from eagle3_assets.review import table as checks
 from eagle3_assets.review.table import verdict
 from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.waivers import Waiver, add_waiver, read_waivers, used_waivers, waivers_path
 from eagle3_assets.store import Store, read_json, write_json
 
 PASS = verdict("tokens", "structure", True, "40 rows are well formed", numbers={"rows": 40})
@@ -29,16 +30,21 @@ def judge_as(*verdicts: Verdict) -> tuple[list[int], Callable[[], list[Verdict]]
     return calls, judge
 
 
-def test_a_current_verdict_is_used_and_an_outdated_one_judged_again(tmp_path: Path) -> None:
+def test_a_current_verdict_is_used_and_an_outdated_one_is_refused_by_name(tmp_path: Path) -> None:
     store = Store(tmp_path)
     calls, judge = judge_as(PASS, WARN)
     for _ in range(3):
         assert gate.require_passed(store, "tokens", "b3", "03", digest="d1", judge=judge) == [PASS, WARN]
     assert len(calls) == 1
-    gate.require_passed(store, "tokens", "b3", "03", digest="d2", judge=judge)
-    assert len(calls) == 2
+    with pytest.raises(
+        GateError, match=r"tokens/b3, shard 03.*structure, quarantined_share.*other bytes.*eagle3 recheck b3 --shard 03"
+    ):
+        gate.require_passed(store, "tokens", "b3", "03", digest="d2", judge=judge)
+    assert len(calls) == 1
+    assert gate.judge_again(store, "tokens", "b3", "03", digest="d2", judge=judge) == [PASS, WARN]  # what recheck and the UI do
+    assert gate.require_passed(store, "tokens", "b3", "03", digest="d2", judge=judge) == [PASS, WARN]
     judged = gate.read_verdicts(store, "tokens", "b3", "03")
-    assert judged is not None and judged.digest == "d2" and judged.verdicts == (PASS, WARN)
+    assert judged is not None and judged.digest == "d2" and judged.verdicts == (PASS, WARN) and len(calls) == 2
     assert gate.read_verdicts(store, "tokens", "b3", "04") is None
 
 
@@ -81,8 +87,9 @@ def test_verdicts_given_under_other_limits_are_outdated(tmp_path: Path, monkeypa
         checks.Check(c.name, c.severity, c.blocking, c.description, c.max_share / 2) for c in checks.CHECKS["tokens"]
     )
     monkeypatch.setitem(checks.CHECKS, "tokens", stricter)
-    gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
-    assert len(calls) == 2
+    with pytest.raises(GateError, match="judged other rules than today's"):
+        gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
+    assert len(calls) == 1
 
 
 def test_a_damaged_verdict_file_is_judged_again_not_believed(tmp_path: Path) -> None:
@@ -100,3 +107,51 @@ def test_a_damaged_verdict_file_is_judged_again_not_believed(tmp_path: Path) -> 
     write_json(path, {**raw, "verdicts": [{"check": "structure"}]})
     with pytest.raises(StoreError):
         gate.read_verdicts(store, "tokens", "b3", "00")
+
+
+def waiver(**changes: str) -> Waiver:
+    facts = {
+        "who": "ada",
+        "why": "poems repeat",
+        "until": "2999-01-01",
+        "stage": "tokens",
+        "dataset": "b3",
+        "shard": "03",
+        "check": "grammar",
+        "digest": "d",
+        "given": "2026-11-30T07:00:00Z",
+    }
+    return Waiver(**{**facts, **changes})
+
+
+def test_a_valid_waiver_lets_a_failed_check_through_and_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    add_waiver(store, waiver())
+    found = gate.require_passed(store, "tokens", "b3", "03", digest="d", judge=judge_as(PASS, STOP)[1])
+    assert not found[1].passed and not found[1].stops and "waived by ada until 2999-01-01: poems repeat" in found[1].message
+    assert [w["check"] for w in used_waivers(store, [("tokens", "b3", "03", "d", found)])] == ["grammar"]
+    assert used_waivers(store, [("tokens", "b3", "03", "d", [PASS])]) == []
+    stored = gate.read_verdicts(store, "tokens", "b3", "03")
+    assert stored is not None and stored.verdicts[1].stops  # the file keeps what was found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"digest": "e"}, {"shard": "04"}, {"check": "wire_text"}, {"until": "2026-01-01"}, {"dataset": "b8"}, {"stage": "answers"}],
+)
+def test_a_waiver_holds_for_nothing_else(tmp_path: Path, other: dict[str, str]) -> None:
+    store = Store(tmp_path)
+    add_waiver(store, waiver(**other))
+    with pytest.raises(GateError, match="check grammar failed"):
+        gate.require_passed(store, "tokens", "b3", "03", digest="d", judge=judge_as(PASS, STOP)[1])
+
+
+def test_damaged_waivers_are_refused_and_a_newer_one_replaces_the_older(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    add_waiver(store, waiver())
+    add_waiver(store, waiver(who="bob"))
+    assert [w.who for w in read_waivers(store)] == ["bob"]
+    for damage in (b"{", b'{"waivers": [{"who": "x"}]}', b'{"waivers": 3}'):
+        waivers_path(store).write_bytes(damage)
+        with pytest.raises(StoreError, match="restore it from a copy"):
+            read_waivers(store)

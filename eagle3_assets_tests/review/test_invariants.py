@@ -200,7 +200,7 @@ def test_the_checker_is_not_asked_about_rows_that_are_out_or_broken() -> None:
 
 
 def test_evidence_that_is_not_json_carries_no_grade_and_is_no_exception() -> None:
-    assert failing([*GOOD, make_row("x", evidence="{not json"), make_row("y", evidence="[1]")]) == {"structure"}
+    assert failing([*GOOD, make_row("x", evidence="{not json"), make_row("y", evidence="[1]")]) == {"structure", "provenance"}
     assert failing([*GOOD, quarantined("x", "wire_text: no", evidence="{not json")]) == set()
 
 

@@ -8,14 +8,16 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.exact.sample_row import SampleRow, to_table
 from eagle3_assets.review import invariants
+from eagle3_assets.review.campaign_page import write_campaign_page
 from eagle3_assets.review.page import MAX_MARKDOWN, escape_markdown
 from eagle3_assets.review.pictures import MAX_BYTES, draw_report
-from eagle3_assets.review.report import Report, build_report, report_files
+from eagle3_assets.review.report import Report, build_report, quarantine_path, report_files
 from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.store import Store, commit, read_json
 from eagle3_assets_tests.review.rows import VOCAB, make_row, quarantined, sample_id, tiny_campaign, write_tokens
@@ -165,3 +167,28 @@ def test_server_ids_report_their_round_trip(tmp_path: Path) -> None:
 
 def test_markdown_escapes_what_markdown_reads() -> None:
     assert escape_markdown("a|b <i> `c` [d](e) _f_") == r"a\|b &lt;i&gt; \`c\` \[d\](e) \_f\_"
+
+
+def test_the_campaign_page_adds_up_and_names_what_is_missing(report: Report, tmp_path: Path) -> None:
+    campaign, store = tiny_campaign(), Store(tmp_path)
+    page = write_campaign_page(campaign, store).read_text()
+    data = read_json(store.reports / "campaign.json")
+    assert data["rows"] == 18 and data["trainable_rows"] == 14 and data["missing"] == ["b8_sweagent", "a1_deepswekimi"]
+    assert (
+        not data["passed"] and ">Stop<" in page and 'href="b3_magicoder.html"' in page and "http" not in page.split("</head>")[1]
+    )
+
+
+def test_rejected_rows_are_kept_with_their_reasons(report: Report, tmp_path: Path) -> None:
+    kept = pq.read_table(quarantine_path(Store(tmp_path), "b3_magicoder")).to_pylist()
+    assert [r["reasons"] for r in kept] == [["completion_equals_bill: 4 fewer"]] * 2 and all(r["input_ids"] for r in kept)
+    assert quarantine_path(Store(tmp_path), "b3_magicoder") in report_files(Store(tmp_path), "b3_magicoder")
+
+
+def test_the_report_shows_where_mismatches_sit(report: Report, tmp_path: Path) -> None:
+    strata = report.data["monitor"]["strata"]
+    assert {s["provider"] for s in strata} == {"Alpha", "Beta"} and sum(s["n"] for s in strata) == 18
+    alpha = next(s for s in strata if s["provider"] == "Alpha")
+    assert alpha["equal"] == 12 and alpha["n"] == 14 and alpha["q"] <= 1 and alpha["reasoning"]["n"] == 0
+    page = Store(tmp_path).report("b3_magicoder").with_suffix(".html").read_text()
+    assert ("Where mismatches sit" in page and "Benjamini-Hochberg" in page) or "false discoveries" in page

@@ -1,0 +1,51 @@
+"""`eagle3 recheck`: every check again over what is on disk. Nothing is made and nothing is bought."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from eagle3_assets import gate
+from eagle3_assets.campaign import load_campaign
+from eagle3_assets.errors import GateError
+from eagle3_assets.store import Store
+
+
+def command(
+    dataset: Annotated[str | None, typer.Argument(help="only this dataset")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="only this shard, e.g. 03")] = None,
+    stage: Annotated[str | None, typer.Option("--stage", help="only this stage, e.g. tokens")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="all verdicts as JSON")] = False,
+) -> None:
+    """Run every check again over what is there, and file the verdicts. Ends with 1 when data must not go on.
+
+    \b
+    eagle3 recheck                            everything
+    eagle3 recheck b3_magicoder --shard 03    one shard of one dataset
+    """
+    campaign = load_campaign()
+    store = Store.of(campaign)
+    name = campaign.dataset_named(dataset).name if dataset else None
+    found = [m for m in gate.made(campaign, store, name, shard) if stage in (None, m[0])]
+    if not found:
+        raise GateError(f"{store.root}: nothing with checks was made for that; `eagle3 status` says what is there")
+    stopping, lines = 0, []
+    for made in found:
+        verdicts = gate.judge(campaign, store, *made, anew=True)
+        where = " ".join(n for n in made if n != gate.ALL)
+        stopping += sum(v.stops for v in verdicts)
+        lines += [{"stage": made[0], "dataset": made[1], "shard": made[2], **asdict(v)} for v in verdicts]
+        if not as_json:
+            failed = [v for v in verdicts if not v.passed]
+            print(f"{where}: {len(verdicts) - len(failed)} of {len(verdicts)} checks pass")
+            for v in failed:
+                print(f"  {'STOP' if v.stops else v.severity} {v.check}: {v.message}")
+                for sample in v.examples[:2]:
+                    print(f"       eagle3 show {sample}")
+    if as_json:
+        print(json.dumps(lines, indent=2))
+    if stopping:
+        raise typer.Exit(1)
