@@ -19,7 +19,7 @@ from eagle3_assets.store import Manifest, Store
 
 # Raise a number when a stage's code starts to write something else from the same inputs.
 CODE_VERSION = {
-    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 1, "answers": 1, "wire_profiles": 1, "tokens": 3,
+    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 1, "answers": 1, "wire_profiles": 2, "tokens": 4,
     "report": 2, "corpus": 1, "vocab_map": 1, "handoff_tokens": 1, "hidden_states": 1,
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ class Checker:
             if fields.output_ids != _ids(row):
                 return "the ids are not those that the server returned"
             return matching_spacing(self._profile, parts, fields)[1] or self._prompt(row, answer, fields)
-        return compare_text(self._profile, parts, fields, _edits(row.evidence)) or self._prompt(row, answer, fields)
+        return compare_text(self._profile, parts, fields, row.evidence) or self._prompt(row, answer, fields)
 
     def canonical(self, row: Row) -> bool | None:
         """encode(decode(ids)) == ids, field by field; None where the ids cannot be taken apart."""
@@ -110,9 +110,3 @@ class Checker:
 
 def _ids(row: Row) -> tuple[int, ...]:
     return tuple(int(token) for token in row.response_ids)
-
-
-def _edits(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """What was changed at each edge, as `wire_text.compare_text` takes it."""
-    edits = evidence.get("edits")
-    return dict(edits) if isinstance(edits, Mapping) else {}

@@ -1,48 +1,48 @@
 """Fields + request → `Reconstruction`: the ids that the evidence supports, with a grade that means what it says.
 
-Belongs here: selection by bills, the posterior over what survives, grades. Does not belong here: the hypotheses themselves
-(`hypotheses.py`), what is known of a provider (`wire_profiles.py`), rows of a dataset (`rows.py`).
+Belongs here: putting the evidence together, grades and reasons. Does not belong here: the hypotheses themselves (`frames.py`,
+`readings.py`, `hypotheses.py`), the posterior (`selection.py`), what is known of a provider (`wire_profiles.py`), rows of a
+dataset (`rows.py`).
 
 Grades given here (design section 5; exactness.md section 6):
-    A0  ids from a server: the grammar accepts them, they decode to the returned text, their number is the bill where there is one,
-        and the prompt is a rendering of the request (`_prompt_fault`)
-    B1  one id sequence survives, its provider is decided by data, p_exact >= 0.95
+    A0  ids from a server (`server_ids.py`)
+    A1  each id's bytes in the log-probabilities: they spell the text, the grammar accepts them, the bill counts them
+    A2  as B1, and the stream's boundaries are those of the ids
+    B1  one id sequence survives, its provider is decided by other answers, p_exact >= 0.96
     C1  fits the bill, but the provider is undecided, or several sequences survive
+    R   repaired: leaked markers read back, or arguments that the server wrote anew spelled as the bill says
     I   imported text without ids and without a bill      D  no usable bill, or no template for the prompt
     Q   nothing fits, or something about the answer is wrong (reasons say what)
-A reason that is the name of a check (review/table.py) stands in front of its detail: `completion_equals_bill: …`.
+Repairs, in this order, each only where the one before does not fit: what the bill counts (`Reading.billing`), edge whitespace,
+JSON style, tool ids, leaked markers; then quarantine. Local resegmentation is not done on text alone: it fits nearly any bill
+(exactness.md 2e.5). A reason that is the name of a check (review/table.py) stands in front of its detail:
+`completion_equals_bill: …`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.grammar import Parts, check, split
-from eagle3_assets.exact.hypotheses import (
-    BILLS,
-    ENDS_TURN,
-    Completion,
-    PromptCandidate,
-    count_calls,
-    enumerate_completions,
-    enumerate_prompts,
-)
-from eagle3_assets.exact.reconstruction import Reconstruction
-from eagle3_assets.exact.render import history_arguments, wants_thinking
-from eagle3_assets.exact.selection import PRIOR_Q, Case, Fit, Selection, p_exact_of, select
+from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
+from eagle3_assets.exact.grammar import GrammarError, Ids, Parts, assemble, check, split
+from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
+from eagle3_assets.exact.readings import Way
+from eagle3_assets.exact.reconstruction import MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
+from eagle3_assets.exact.render import wants_thinking
+from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, select, select_prompts
+from eagle3_assets.exact.server_ids import from_server_ids
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire_profiles import VERSION
 from eagle3_assets.exact.wire_text import canonical_fields, matching_spacing
+from eagle3_assets.exact.witnesses import agree, boundaries, entry_ids, whole_completion
 
-P_BASIS = "simulated"  # no number is called audited without an audit (design section 5)
-B1_FLOOR = 0.95
-MAX_SURVIVORS = 16
-
-P_SERVER_IDS, P_IMPORTED, P_UNVERIFIED = 0.9995, 1 - PRIOR_Q, 0.5
+B1_FLOOR = 0.96
+P_LOGPROBS, P_BOUNDARIES = 0.999, 0.995
+P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 
 
 def reconstruct(
@@ -53,158 +53,63 @@ def reconstruct(
     *,
     source: str,
     thinking: bool = True,
+    at: float | None = None,
 ) -> Reconstruction:
     """Rebuild one answer. `wire_profile` is the provider's entry (`wire_profiles.entry_of`) or None; `source` openrouter,
-    engine or import; `thinking` what holds where the request says nothing. Never raises for a bad answer: it becomes grade Q
-    with reasons.
+    engine or import; `thinking` what holds where the request says nothing; `at` when the answer came (unix seconds; None: the
+    provider's latest window). Never raises for a bad answer: it becomes grade Q with reasons.
     """
     thinks = profile.opened_by != "never" and (wants_thinking(request, thinking) or not profile.facts["reasoning"].get("instant"))
-    if fields.finish_reason is None and source == "import":
-        fields = _with_finish(fields)
-    case = Case(profile, request, fields, wire_profile, source, thinks)
+    if fields.finish_reason is None and source == "import":  # a given message without a finish reason is a complete one
+        fields = replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
+    case = Case(profile, request, fields, wire_profile, source, thinks, at)
     try:
-        prompts, no_prompt = enumerate_prompts(profile, request, thinking=thinks), None
+        learned = {} if fields.output_ids is not None else case.learned_prompt
+        prompts = likely_prompts(profile, request, thinking=thinks, billed=fields.billed_prompt, learned=learned)
+        no_prompt = None
     except ExactError as error:
         prompts, no_prompt = [], str(error)
     if fields.output_ids is not None:
-        return _from_server_ids(case, prompts, no_prompt)
+        return from_server_ids(case, prompts, no_prompt)
     return _from_text(case, prompts, no_prompt)
-
-
-def _with_finish(fields: Fields) -> Fields:
-    """A given message without a finish reason is a complete one."""
-    return replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
-
-
-# ---------------------------------------------------------------------------------------------------- ids from a server
-def _from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None) -> Reconstruction:
-    profile, fields = case.profile, case.fields
-    output = tuple(fields.output_ids or ())
-    reasons = list(fields.problems)
-    prompt, prompt_basis = _server_prompt(case, prompts, no_prompt, reasons)
-    if fields.finish_reason not in (*ENDS_TURN, "length"):
-        reasons.append(f"finish reason {fields.finish_reason!r}: not a usable end")
-    fault = check(profile, output, thinking=case.thinking, truncated=case.truncated)
-    evidence: dict[str, Any] = {"basis": "server_ids", "prompt_basis": prompt_basis}
-    parts = None
-    foreign = any(token >= profile.n_vocab for token in (*output, *prompt))
-    if foreign:
-        reasons.append(f"grammar: an id is outside the vocabulary of {profile.name}; wrong tokenizer?")
-    elif fault:
-        reasons.append(f"grammar: {fault}")
-    else:
-        parts = split(profile, output, thinking=case.thinking, truncated=case.truncated)
-        spacing, difference = matching_spacing(profile, parts, fields)
-        evidence |= {"spacing": spacing, "wire_text": spacing is not None, **canonical_fields(profile, parts)}
-        if difference:
-            reasons.append(f"wire_text: {difference}")
-    if fields.billed_completion is not None and fields.billed_completion != len(output):
-        reasons.append(f"completion_equals_bill: {len(output)} ids, billed {fields.billed_completion}")
-    if fields.prompt_ids is not None and fields.billed_prompt not in (None, len(prompt)):
-        reasons.append(f"prompt_equals_bill: {len(prompt)} ids, billed {fields.billed_prompt}")
-    if prompts:
-        evidence["prompt_equals_template"] = any(candidate.ids == prompt for candidate in prompts)
-    grade, p = ("Q", 0.0) if reasons else ("A0", P_SERVER_IDS)
-    residual = _residual(fields, len(prompt) if prompt else None, len(output), parts)
-    if foreign:  # a row holds ids of its tokenizer only (the wire's bytes keep the rest): one bad answer must not stop its shard
-        prompt = output = ()
-    return _result(case, prompt, output, grade, p, residual, (1, int(not reasons), int(not reasons)), reasons, evidence)
-
-
-def _server_prompt(
-    case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None, reasons: list[str]
-) -> tuple[tuple[int, ...], str]:
-    """The prompt ids: the server's, else the rendered candidate that the bill selects, else the model's own form."""
-    fields = case.fields
-    if fields.prompt_ids is not None:
-        fault = _prompt_fault(case, prompts, no_prompt, fields.prompt_ids)
-        if fault:
-            reasons.append(f"prompt: {fault}")
-        return fields.prompt_ids, "server_ids"
-    if not prompts:
-        reasons.append(f"prompt: {no_prompt}")
-        return (), "none"
-    if fields.billed_prompt is None:
-        return prompts[0].ids, "template"
-    fitting = [candidate for candidate in prompts if len(candidate.ids) == fields.billed_prompt]
-    if not fitting:
-        reasons.append(_prompt_misfit(prompts, fields.billed_prompt))
-    return (fitting or prompts)[0].ids, "bill"
-
-
-def _prompt_fault(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None, ids: tuple[int, ...]) -> str | None:
-    """Why the prompt ids that a server returned prove nothing, or None. A count of them does not: any ids have one.
-
-    They are evidence when they equal a rendering of the request. Those of an engine or an import (a server of one's own) may also
-    be another encoding of a rendering's text; where no template is known, they must spell every message of the request in order.
-    """
-    if any(candidate.ids == ids for candidate in prompts):
-        return None
-    own = case.source in ("engine", "import")
-    try:
-        text = case.profile.decode(ids)
-        if own and any(case.profile.decode(candidate.ids) == text for candidate in prompts):
-            return None
-    except ExactError as error:
-        return str(error)
-    if not prompts:
-        if not own:
-            return f"{no_prompt}, so the server's {len(ids)} prompt ids cannot be compared"
-        return None if _spells(text, case.request) else f"{no_prompt}, and the server's prompt ids do not spell the request"
-    nearest = min(prompts, key=lambda candidate: abs(len(candidate.ids) - len(ids)))
-    at = next((k for k, (a, b) in enumerate(zip(ids, nearest.ids, strict=False)) if a != b), min(len(ids), len(nearest.ids)))
-    return (
-        f"the server's {len(ids)} prompt ids are no rendering of the request (they leave {nearest.forms[0]} of {len(nearest.ids)} "
-        f"at position {at})"
-    )
-
-
-def _spells(text: str, request: Mapping[str, Any]) -> bool:
-    """Whether the text of every message of `request` stands in `text`, in order."""
-    at = 0
-    for message in request.get("messages") or ():
-        content = message.get("content") if isinstance(message, Mapping) else None
-        parts = content if isinstance(content, list | tuple) else [{"text": content}]
-        for part in parts:
-            piece = part.get("text") if isinstance(part, Mapping) else None
-            if not isinstance(piece, str) or not piece:
-                continue
-            found = text.find(piece, at)
-            if found < 0:
-                return False
-            at = found + len(piece)
-    return at > 0
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
 def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None) -> Reconstruction:
-    profile, fields = case.profile, case.fields
+    fields = case.fields
     reasons = list(fields.problems)
     try:
-        prior_calls = count_calls(case.request.get("messages") or [])
-        completions = enumerate_completions(profile, fields, thinking=case.thinking, prior_calls=prior_calls)
+        frames = frames_of(case)
+        as_it_stands = _standing(frames[0])
     except ExactError as error:
         reasons.append(f"wire_text: {error}")
-        return _result(case, (), (), "Q", 0.0, _residual(fields, None, None, None), (0, 0, 0), reasons, {"basis": "none"})
+        return result(case, (), (), "Q", 0.0, residual_of(fields, None, None, None), (0, 0, 0), reasons, {"basis": "none"})
     if fields.finish_reason not in (*ENDS_TURN, "length"):
         reasons.append(f"finish reason {fields.finish_reason!r}: not a usable end")
     if not (fields.reasoning or fields.content or fields.tool_calls):
         reasons.append("the answer is empty")
     if "\ufffd" in "".join((fields.reasoning or "", fields.content or "", *(call.arguments for call in fields.tool_calls))):
         reasons.append("wire_text: U+FFFD in the text: bytes were lost, the ids cannot be known")
+    hopeless = case.window.get("cannot_be_exact")
+    if hopeless:
+        reasons.append(f"provider: no row of it can be exact: {hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and prompts):
-        return _unbilled(case, prompts, completions, no_prompt, reasons)
-    return _from_bill(case, prompts, completions, no_prompt, reasons)
+        return _unbilled(case, prompts, as_it_stands, len(frames), no_prompt, reasons)
+    return _from_bill(case, prompts, frames, no_prompt, reasons)
+
+
+def _standing(frame: Frame) -> Parts:
+    return frame.filled((frame.reasoning.lead, frame.reasoning.trail), (frame.content.lead, frame.content.trail))
 
 
 def _unbilled(
-    case: Case, prompts: Sequence[PromptCandidate], completions: Sequence[Completion], no_prompt: str | None, reasons: list[str]
+    case: Case, prompts: Sequence[PromptCandidate], parts: Parts, tried: int, no_prompt: str | None, reasons: list[str]
 ) -> Reconstruction:
     """No usable bill: the text as it stands, grade I for imports and D for everything else."""
-    first = completions[0]
+    ids = assemble(case.profile, parts)
     prompt = prompts[0].ids if prompts else ()
-    bills = ((case.fields.billed_prompt, len(prompt)), (case.fields.billed_completion, len(first.ids)))
-    other_bill = any(billed is not None and billed != ids for billed, ids in bills)
+    bills = ((case.fields.billed_prompt, len(prompt)), (case.fields.billed_completion, len(ids)))
+    other_bill = any(billed is not None and billed != found for billed, found in bills)
     grade, p = ("I", P_IMPORTED) if case.source == "import" and not other_bill else ("D", P_UNVERIFIED)
     if reasons:
         grade, p = "Q", 0.0
@@ -214,59 +119,119 @@ def _unbilled(
     elif grade == "D":
         found = "half a bill, which does not fit" if other_bill else "nothing was billed"
         reasons.append(f"no usage: {found}, so nothing is verified")
-    evidence = {"basis": "none", "spacing": "verbatim", "wire_text": True, **canonical_fields(case.profile, first.parts)}
-    residual = _residual(case.fields, len(prompt) or None, len(first.ids), first.parts)
-    return _result(case, prompt, first.ids, grade, p, residual, (len(completions), 1, 1), reasons, evidence)
+    evidence = {"basis": "none", "spacing": "verbatim", "wire_text": True, **canonical_fields(case.profile, parts)}
+    residual = residual_of(case.fields, len(prompt) or None, len(ids), parts)
+    return result(case, prompt, ids, grade, p, residual, (tried, 1, 1), reasons, evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the evidence says of a completion. `witness`: "", boundaries or logprobs; `way` the reading of its text, if one was
+    needed."""
+
+    parts: Parts
+    p: float
+    way: Chosen | None
+    witness: str = ""
 
 
 def _from_bill(
-    case: Case, prompts: Sequence[PromptCandidate], completions: Sequence[Completion], no_prompt: str | None, reasons: list[str]
+    case: Case, prompts: Sequence[PromptCandidate], frames: Sequence[Frame], no_prompt: str | None, reasons: list[str]
 ) -> Reconstruction:
     """The hypothesis that the bills and the provider's profile support best; the text as it stands where nothing fits."""
-    chosen = select(case, prompts, completions)
-    best = chosen.fits[0] if chosen.fits else Fit(completions[0], True, 0.0)
-    prompt = chosen.prompts[0][0] if chosen.prompts else prompts[0] if prompts else PromptCandidate((), ())
-    ids = best.completion.ids
-    if not chosen.fits:
-        stands, billed = completions[0].billed(True), case.fields.billed_completion
+    profile, fields = case.profile, case.fields
+    chosen = select(case, frames)
+    chosen_prompts, odd_prompt = select_prompts(case, prompts)
+    found = _with_witnesses(case, chosen)
+    prompt = chosen_prompts[0][0] if chosen_prompts else prompts[0] if prompts else PromptCandidate((), ())
+    if found is None:
+        found = _Found(_standing(frames[0]), 0.0, None)
+        stands = len(assemble(profile, found.parts))
         hint = _respaced_hint(case, stands)
-        reasons.append(f"completion_equals_bill: no hypothesis fits (as the text stands {stands}, billed {billed}{hint})")
-    if prompts and not chosen.prompts:
-        reasons.append(_prompt_misfit(prompts, case.fields.billed_prompt or 0))
-    fault = check(case.profile, ids, thinking=case.thinking, truncated=case.truncated)
+        reasons.append(
+            f"completion_equals_bill: no hypothesis fits (as the text stands {stands}, billed {fields.billed_completion}{hint})"
+        )
+    if prompts and not chosen_prompts:
+        reasons.append(prompt_misfit(prompts, fields.billed_prompt or 0))
+    ids = assemble(profile, found.parts)
+    fault = check(profile, ids, thinking=case.thinking, truncated=case.truncated)
     if fault:
         reasons.append(f"grammar: {fault}")
-    sequences = [(p.ids, c) for p, _ in chosen.prompts or ((prompt, 1.0),) for c, _ in chosen.completions]
-    share = (chosen.completions[0][1] if chosen.completions else 0.0) * (chosen.prompts[0][1] if chosen.prompts else 1.0)
-    grade, p = _grade(case, chosen, best.completion, share, len(sequences), reasons, no_prompt if not prompts else None)
-    rebuilt = best.completion.billed(best.counts_end)
-    evidence = {
-        "basis": "bill",
-        "spacing": best.completion.spacing,
-        "edits": dict(best.completion.texts.edits),
-        "tool_ids": best.completion.tool_ids,
-        "reasoning_closed": best.completion.parts.closed,
-        "counts_end": best.counts_end,
-        "convention": {"completion": rebuilt - len(ids), "prompt": 0},
-        "prompt_forms": list(prompt.forms) if chosen.prompts else [],
+    open_ways = chosen.completions or ((found.way,) if found.way else ())
+    sequences = [(p.ids, c) for p, _ in chosen_prompts or ((prompt, 1.0),) for c in open_ways]
+    share = chosen_prompts[0][1] if chosen_prompts else 1.0
+    distinct = 1 if found.witness == "logprobs" else len(sequences)
+    doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := profile.doubts(text))), None)
+    grade, p = _grade(case, chosen, found, share, distinct, odd_prompt, doubt, reasons, no_prompt if not prompts else None)
+    way = found.way.way if found.way else None
+    billing = way.reading.billing if way else (True, 0)
+    offset = int(case.learned_prompt.get("offset") or 0)
+    convention = (0 if billing[0] or not found.parts.ended else -1) + billing[1]
+    evidence = _evidence(case, chosen, found, grade, share, prompt if chosen_prompts else None, convention, offset)
+    rho = case.window.get("reasoning_count")
+    residual = residual_of(
+        fields, len(prompt.ids) + offset if prompts else None, len(ids) + convention, found.parts, int(rho or 0)
+    )
+    surviving = max(chosen.fitting, 1) * max(len(chosen_prompts), 1) if found.way or found.witness else 0
+    survivors = _survivors(case, sequences, (prompt.ids, ids)) if grade == "C1" else ()
+    counts = (chosen.tried * max(1, len(prompts)), surviving, distinct if surviving else 0)
+    return result(case, prompt.ids, ids, grade, p, residual, counts, reasons, evidence, survivors)
+
+
+def _evidence(
+    case: Case,
+    chosen: Selection,
+    found: _Found,
+    grade: str,
+    share: float,
+    prompt: PromptCandidate | None,
+    convention: int,
+    offset: int,
+) -> dict[str, Any]:
+    way = found.way.way if found.way else None
+    return {
+        "basis": {"A1": "logprob_bytes", "A2": "stream_boundaries"}.get(grade, "bill"),
+        "reading": way.reading.name if way else None,
+        "spacing": way.reading.spacing if way else "verbatim",
+        "edits": _edits(way.frame, way.reasoning, way.content) if way else {},
+        "tool_ids": way.frame.tool_ids if way else "wire",
+        "arguments": way.frame.arguments if way else "wire",
+        "leaked": bool(way and way.frame.leaked),
+        "reasoning_closed": found.parts.closed,
+        "counts_end": way.reading.billing[0] if way else True,
+        "convention": {"completion": convention, "prompt": offset},
+        "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
-        "posterior": round(share, 6),
+        "witness": found.witness or None,
+        "posterior": round((found.way.share if found.way else 0.0) * share, 6),
     }
-    tried = len(completions) * len(BILLS) * max(1, len(prompts))
-    surviving = len(chosen.fits) * (len(chosen.prompts) if prompts else 1)
-    residual = _residual(case.fields, len(prompt.ids) if prompts else None, rebuilt, best.completion.parts)
-    others = [(*p_ids, *c_ids) for p_ids, c_ids in sequences if (p_ids, c_ids) != (prompt.ids, ids)]
-    survivors = tuple(others[:MAX_SURVIVORS]) if grade == "C1" else ()
-    counts = (tried, surviving, len(sequences) if surviving else 0)
-    return _result(case, prompt.ids, ids, grade, p, residual, counts, reasons, evidence, survivors)
+
+
+def _edits(frame: Frame, reasoning: tuple[str, str], content: tuple[str, str]) -> dict[str, list[str]]:
+    """{edge: [whitespace on the wire, whitespace that the model wrote]} where they differ."""
+    wire = (frame.reasoning.lead, frame.reasoning.trail, frame.content.lead, frame.content.trail)
+    return {edge: [a, b] for edge, a, b in zip(EDGES, wire, (*reasoning, *content), strict=True) if a != b}
+
+
+def _survivors(case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[Ids, Ids]) -> tuple[Ids, ...]:
+    out: list[Ids] = []
+    for prompt, chosen in sequences:
+        ids = (*prompt, *chosen.ids(case.profile))
+        if ids != (*best[0], *best[1]) and ids not in out:
+            out.append(ids)
+        if len(out) == MAX_SURVIVORS:
+            break
+    return tuple(out)
 
 
 def _grade(
     case: Case,
     chosen: Selection,
-    best: Completion,
+    found: _Found,
     share: float,
     distinct: int,
+    odd_prompt: bool,
+    doubt: str | None,
     reasons: list[str],
     no_prompt: str | None,
 ) -> tuple[str, float]:
@@ -276,81 +241,96 @@ def _grade(
     if no_prompt is not None:
         reasons.append(f"prompt: {no_prompt}")
         return "D", P_UNVERIFIED
-    p = share * p_exact_of(case, best)
-    if chosen.contradicted:
+    p = share * found.p
+    if found.witness == "logprobs" and share > B1_FLOOR:
+        return "A1", p
+    if chosen.contradicted or odd_prompt:
         reasons.append("the provider's wire profile does not fit this row, another reading does")
         return "C1", 0.5 * p
-    return ("B1" if case.decided and distinct == 1 and p >= B1_FLOOR else "C1"), p
+    if doubt is not None:
+        reasons.append(f"canonical: {doubt}")
+        return "C1", P_IN_DOUBT * p
+    way = found.way.way if found.way else None
+    if way and case.truncated and _cut_may_be_stripped(way):
+        return "C1", 0.9 * p
+    if not case.decided or distinct != 1 or p < B1_FLOOR:
+        return "C1", p
+    if way and (
+        way.frame.leaked
+        or way.frame.arguments != "wire"
+        or (case.window.get("arguments") == "written anew" and way.frame.parts.calls)
+    ):
+        return "R", p
+    return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-# ---------------------------------------------------------------------------------------------------- results
+def _cut_may_be_stripped(way: Way) -> bool:
+    """Whether the server takes whitespace from the back of the text that the length limit cut: what stood there has no habit."""
+    return (way.reading.edges[3] if way.frame.content.text else way.reading.edges[1]).kind in ("strip", "trim")
+
+
+# ---------------------------------------------------------------------------------------------------- witnesses
+def _with_witnesses(case: Case, chosen: Selection) -> _Found | None:
+    """The best candidate with what log-probabilities or stream boundaries say of its segmentation; None where nothing fits."""
+    found = _from_logprobs(case, chosen)
+    if found is not None:
+        return found
+    # a stream may show that the bill is met by other ids of the same text, where no encoding of it meets it
+    best = chosen.completions[0] if chosen.completions else Chosen(chosen.usual, 1.0) if chosen.usual and case.window else None
+    if best is None:
+        return None
+    parts = best.parts
+    told = boundaries(case.profile, parts, case.fields) if not best.way.frame.leaked else None
+    if told is None:
+        return _Found(parts, chosen.p, best) if chosen.completions else None
+    ours = {"reasoning": parts.reasoning, "content": parts.content}
+    ours |= {f"tool:{k}": call.arguments or () for k, call in enumerate(parts.calls)}
+    if told == ours:
+        if not chosen.completions:
+            return None
+        return _Found(parts, max(chosen.p, best.share * P_BOUNDARIES), best, "boundaries")
+    # the stream cuts the text elsewhere than the encoder: same bill, other ids
+    calls = tuple(replace(c, arguments=told[f"tool:{k}"]) if c.arguments is not None else c for k, c in enumerate(parts.calls))
+    cut = replace(parts, reasoning=told["reasoning"], content=told["content"], calls=calls)
+    more = len(assemble(case.profile, cut)) - len(assemble(case.profile, parts))
+    if best.way.billed + more == case.fields.billed_completion:
+        return _Found(cut, best.share * P_BOUNDARIES, best, "boundaries")
+    return _Found(parts, 0.5 * chosen.p, best) if chosen.completions else None
+
+
+def _from_logprobs(case: Case, chosen: Selection) -> _Found | None:
+    """The completion that the entries spell, where they cover all of it and the bill counts them."""
+    profile, fields = case.profile, case.fields
+    if not fields.logprobs:
+        return None
+    told = whole_completion(profile, entry_ids(profile, fields.logprobs), ended=fields.finish_reason in ENDS_TURN)
+    if told is None:
+        return None
+    for candidate in chosen.completions[:MAX_SURVIVORS]:
+        if agree(candidate.ids(profile), told):
+            return _Found(candidate.parts, P_LOGPROBS, candidate, "logprobs")
+    known = [token for token in told if token is not None]
+    if len(known) != len(told):
+        return None
+    try:
+        parts = split(profile, known, thinking=case.thinking, truncated=case.truncated)
+    except GrammarError:
+        return None
+    billed = fields.billed_completion or 0
+    if matching_spacing(profile, parts, fields)[1] is None and billed in (len(known), len(known) - int(parts.ended)):
+        return _Found(parts, P_LOGPROBS, chosen.completions[0] if chosen.completions else None, "logprobs")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- a word for the reader
 def _respaced_hint(case: Case, stands: int) -> str:
-    """A word for the reader when re-serialised arguments (contract 4.3 #6) would explain the bill; they are not put in: the
-    model's own text is lost then."""
+    """When re-serialised arguments (contract 4.3 #6) would explain the bill of a provider that is not known for it; they are not
+    put in: the model's own text is lost then."""
     encode = case.profile.encode
-    texts = [(call.arguments, history_arguments(call.arguments, "spaced")) for call in case.fields.tool_calls]
+    texts = [(call.arguments, respelled(call.arguments, "spaced") or call.arguments) for call in case.fields.tool_calls]
     try:
         change = sum(len(encode(spaced)) - len(encode(sent)) for sent, spaced in texts)
     except ExactError:  # an escaped lone surrogate in the arguments is one in what they parse to
         return ""
     fits = change and stands + change == case.fields.billed_completion
     return f"; {stands + change} with spaced tool arguments: re-serialised on the way?" if fits else ""
-
-
-def _prompt_misfit(prompts: Sequence[PromptCandidate], billed: int) -> str:
-    nearest = min(prompts, key=lambda candidate: abs(len(candidate.ids) - billed))
-    return (
-        f"prompt_equals_bill: no form fits (the model's own {len(prompts[0].ids)}, nearest {nearest.forms[0]} "
-        f"{len(nearest.ids)}, billed {billed})"
-    )
-
-
-def _residual(fields: Fields, prompt: int | None, completion: int | None, parts: Parts | None) -> dict[str, int | None]:
-    """Rebuilt minus billed; None where either is missing. Reasoning is counted with its closing marker (R + 1), and a billed 0 is
-    absent (vllm#44398)."""
-    reasoning = (
-        None
-        if parts is None or not fields.billed_reasoning
-        else len(parts.reasoning) + int(parts.closed) - fields.billed_reasoning
-    )
-    return {
-        "prompt": None if prompt is None or fields.billed_prompt is None else prompt - fields.billed_prompt,
-        "completion": None if completion is None or fields.billed_completion is None else completion - fields.billed_completion,
-        "reasoning": reasoning,
-    }
-
-
-def _result(
-    case: Case,
-    prompt: tuple[int, ...],
-    completion: tuple[int, ...],
-    grade: str,
-    p_exact: float,
-    residual: dict[str, int | None],
-    counts: tuple[int, int, int],
-    reasons: Sequence[str],
-    evidence: dict[str, Any],
-    survivors: tuple[tuple[int, ...], ...] = (),
-) -> Reconstruction:
-    hypotheses = dict(zip(("tried", "surviving", "distinct"), counts, strict=True))
-    return Reconstruction(
-        input_ids=(*prompt, *completion),
-        prompt_len=len(prompt),
-        loss_spans=((len(prompt), len(prompt) + len(completion)),) if completion else (),
-        grade=grade,
-        p_exact=p_exact,
-        p_basis=P_BASIS,
-        residual=residual,
-        hypotheses=hypotheses,
-        reasons=tuple(reasons),
-        survivors=survivors,
-        evidence={
-            **evidence,
-            "profile": case.profile.name,
-            "thinking": case.thinking,
-            "wire_profile": VERSION if case.wire else None,
-            "provider_decided": bool((case.wire or {}).get("decided")),
-            "residual": residual,
-            "hypotheses": hypotheses,
-        },
-    )

@@ -52,12 +52,14 @@ def _row(
         entry_of(wire_profiles, provider),
         source=answer.source,
         thinking=campaign.target.thinking,
+        at=answer.finished_at or None,
     )
     return sample_row(profile, dataset.name, answer, fields, found)
 
 
 def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Fields, found: Reconstruction) -> SampleRow:
-    """The row of one answer. Text that cannot be UTF-8 is replaced and named in the reasons: one odd answer never stops a shard."""
+    """The row of one answer. Text that cannot be UTF-8 is replaced and named in the reasons: one odd answer never stops a
+    shard."""
     request = answer.request
     texts = {
         "provider": answer.provider or fields.provider,

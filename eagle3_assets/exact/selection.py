@@ -1,44 +1,47 @@
-"""What the bills leave: the hypotheses that fit one answer, their weights, and how likely the best of them is right.
+"""What the bills leave: the ways to read one answer, their weights, and how likely the best of them is right.
 
-Belongs here: priors, learned weights, the posterior over distinct id sequences, P(exact | fits). Does not belong here:
-enumerating hypotheses (`hypotheses.py`), grades and reasons (`reconstruct.py`).
+Belongs here: the posterior over distinct id sequences and P(exact). Does not belong here: the ways themselves (`frames.py`,
+`readings.py`), what is known of a provider (`wire_profiles.py`), grades and reasons (`reconstruct.py`).
+
+P(exact). With weights of all ways summing to one before the bill is looked at, those that fit stand against what fits as well and
+is none of them: an answer that is not canonical (1 - e^(-lambda n), of which f0 keep their count) and text that was damaged on
+the way. So a way that is seldom a priori is not believed because it fits, and a long answer is believed less than a short one
+(exactness.md 3.5, 3.6).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.hypotheses import BILLS, Completion, PromptCandidate
+from eagle3_assets.exact.frames import ODD_TOOL_ID, STYLES, UNCLOSED, CallHabits, Frame, count_calls, enumerate_frames
+from eagle3_assets.exact.grammar import Ids, Parts, assemble
+from eagle3_assets.exact.habits import PRIOR_F0, PRIOR_LAMBDA
+from eagle3_assets.exact.hypotheses import PromptCandidate
+from eagle3_assets.exact.readings import UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire_profiles import reading_name
 
-# Documented priors, used only to order what the evidence leaves open: shares of providers met in the recorded traffic and in the
-# simulator profiles of the contract (section 5). A learned profile replaces the first two.
-PRIOR_SPACING = {
-    "verbatim": 0.35,
-    "injected": 0.30,
-    "injected_inner": 0.15,
-    "stripped_reasoning": 0.10,
-    "stripped_both": 0.08,
-    "stripped_content": 0.02,
-}
-PRIOR_COUNTS_END = {True: 0.9, False: 0.1}
-PRIOR_ODD_TOOL_ID = 0.1  # an id on the wire that has not the model's form is the model's all the same
-PRIOR_CLOSED = {True: 0.95, False: 0.05}  # reasoning that a tool section ended without its marker
 PRIOR_OWN_FORM, PRIOR_OTHER_FORM = 0.8, 0.2
-# exactness.md 3.6: share of answers that are not canonical or wrongly read, and the part of those that no count shows
-PRIOR_Q, F0_EDGES_KNOWN, F0_EDGES_HIDDEN = 0.05, 0.25, 0.75
-
-Ids = tuple[int, ...]
+PRIOR_DAMAGE = 0.02
+# Of damaged texts, those whose count stays the same: in general, and of arguments written anew with sorted keys (exactness.md 2b:
+# 46.5 %)
+SAME_COUNT, SAME_COUNT_SORTED = 0.25, 0.465
+# Of deviations that change the count, those that land on one other given count: of other spellings, of damage
+ODD_HITS_BILL, DAMAGE_HITS_BILL = 0.3, 0.15
+AGAINST_REASONING_COUNT = 0.03
+NEGLIGIBLE, NEGLIGIBLE_UNDECIDED = 0.035, 1e-3  # sequences that share no more than this among them are ruled out
+# Ways that are more seldom than this are no hypotheses: what they would fit is sooner damage
+SELDOM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One answer with everything that is known about it; `wire` is its provider's entry of the wire profiles."""
+    """One answer with everything that is known about it; `wire` is its provider's entry of the wire profiles, `at` the time of
+    the answer (unix seconds, None: now)."""
 
     profile: Profile
     request: Mapping[str, Any]
@@ -46,90 +49,160 @@ class Case:
     wire: Mapping[str, Any] | None
     source: str
     thinking: bool
+    at: float | None = None
 
     @property
     def truncated(self) -> bool:
         return self.fields.finish_reason == "length"
 
     @property
+    def window(self) -> Mapping[str, Any]:
+        """What was learned of the provider for answers of this form at this time; {} without anything. An answer between two
+        windows belongs to the later one."""
+        if not self.wire:
+            return {}
+        windows = [
+            w for w in self.wire.get("windows") or [self.wire] if w.get("stream", False) == bool(self.request.get("stream"))
+        ]
+        if self.at is not None:
+            windows = [w for w in windows if float(w.get("to", math.inf)) >= self.at] or windows[-1:]
+            return dict(windows[0]) if windows else {}
+        return dict(windows[-1]) if windows else {}
+
+    @property
     def decided(self) -> bool:
-        return bool((self.wire or {}).get("decided"))
+        return bool(self.window.get("decided"))
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        learned = tuple(reading_of(value) for value in self.window.get("readings") or ())
+        return learned or UNLEARNED
+
+    @property
+    def stratum(self) -> Mapping[str, Any]:
+        strata = self.window.get("strata") or {}
+        return dict(strata.get("tools" if self.request.get("tools") else "no_tools") or {})
 
     @property
     def learned_prompt(self) -> Mapping[str, Any]:
-        strata = (self.wire or {}).get("strata") or {}
-        stratum = strata.get("tools" if self.request.get("tools") else "no_tools") or {}
-        return dict(stratum.get("prompt") or {})
+        return dict(self.stratum.get("prompt") or {})
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """One completion under one billing convention, with the weight of its hypotheses."""
+class Chosen:
+    """One id sequence of a completion that survives, with the likeliest way to it and its share of the posterior."""
 
-    completion: Completion
-    counts_end: bool
-    weight: float
+    way: Way
+    share: float
+
+    @property
+    def parts(self) -> Parts:
+        return self.way.frame.filled(self.way.reasoning, self.way.content)
+
+    def ids(self, profile: Profile) -> Ids:
+        return assemble(profile, self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What equals the bills, best first. `contradicted`: only readings or prompts fit that the provider's profile rules out.
+    """What equals the bill, best first. `tried`, `fitting`: ways; `contradicted`: only readings that the provider's profile rules
+    out fit; `p`: P(exact) of the best completion; `usual`: the likeliest way before the bill is looked at (None: all are contradicted)."""
 
-    `completions` and `prompts` are the distinct id sequences that survive with their normalised weights, best first.
-    """
-
-    fits: tuple[Fit, ...]
+    completions: tuple[Chosen, ...]
+    tried: int
+    fitting: int
     contradicted: bool
-    completions: tuple[tuple[Ids, float], ...]
-    prompts: tuple[tuple[PromptCandidate, float], ...]
+    p: float
+    usual: Way | None
 
 
-def select(case: Case, prompts: Sequence[PromptCandidate], completions: Sequence[Completion]) -> Selection:
-    """Keep what equals the bills; what the provider's profile rules out stays only when nothing else fits."""
+def frames_of(case: Case) -> list[Frame]:
+    """The frames of the answer, by what is known of the provider. Raises ExactError for text that has no ids."""
+    return enumerate_frames(
+        case.profile,
+        case.fields,
+        thinking=case.thinking,
+        prior_calls=count_calls(case.request.get("messages") or []),
+        numbering=str(case.window.get("tool_ids") or "unknown"),
+        styles=STYLES if case.window.get("arguments") == "written anew" else ("wire",),
+        habits=CallHabits(float(case.sampling.get("unclosed", UNCLOSED)), float(case.sampling.get("odd_tool_ids", ODD_TOOL_ID))),
+    )
+
+
+def select(case: Case, frames: Sequence[Frame]) -> Selection:
+    """Keep what equals the bill; what the provider's profile rules out stays only when nothing else fits."""
     billed = case.fields.billed_completion
-    fits = [
-        Fit(completion, counts_end, _weight(case, completion, counts_end))
-        for completion in completions
-        for counts_end in BILLS
-        if completion.billed(counts_end) == billed
+    ways = _weighed(case, ways_of(frames, case.readings, truncated=case.truncated))
+    usual = max(ways, key=lambda way: way.weight, default=None)
+    fitting = [way for way in ways if way.billed == billed]
+    contradicted = False
+    if not fitting and case.window and not case.decided:
+        other = _weighed(case, ways_of(frames, UNLEARNED, truncated=case.truncated))
+        fitting = [way for way in other if way.billed == billed]
+        contradicted = bool(fitting)
+        ways += other
+    groups: dict[Any, list[Way]] = defaultdict(list)
+    for way in fitting:
+        groups[way.key].append(way)
+    seldom = SELDOM * sum(way.weight for way in ways) if case.window else 0.0
+    groups = {key: group for key, group in groups.items() if sum(way.weight for way in group) >= seldom}
+    ranked = sorted(groups.values(), key=lambda group: -sum(way.weight for way in group))
+    best = [(max(group, key=lambda way: way.weight), sum(way.weight for way in group)) for group in ranked]
+    whole = sum(weight for _, weight in best)
+    chosen: list[Chosen] = []
+    left, negligible = whole, (NEGLIGIBLE if case.decided else NEGLIGIBLE_UNDECIDED) * whole
+    for way, weight in best:
+        if chosen and left <= negligible:
+            break
+        chosen.append(Chosen(way, weight / whole if whole else 0.0))
+        left -= weight
+    p = _p_exact(case, ways, best[0], whole) if best and whole else 0.0
+    return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual)
+
+
+def _weighed(case: Case, ways: list[Way]) -> list[Way]:
+    """The weights with the billed reasoning tokens, where their convention is known."""
+    rho, told = case.window.get("reasoning_count"), case.fields.billed_reasoning
+    if rho is None or not told or not case.fields.reasoning:
+        return ways
+    return [
+        way if way.reasoning_count + rho == told else replace(way, weight=way.weight * AGAINST_REASONING_COUNT) for way in ways
     ]
-    out = set((case.wire or {}).get("ruled_out") or ())
-    kept = [fit for fit in fits if reading_name((fit.completion.spacing, fit.counts_end)) not in out]
-    chosen_prompts, odd_prompt = _select_prompts(case, prompts)
-    contradicted = (bool(fits) and not kept) or odd_prompt
-    fits = kept or fits
-    weights: dict[Ids, float] = defaultdict(float)
-    for fit in fits:  # hypotheses with equal ids are one
-        weights[fit.completion.ids] += fit.weight
-    fits.sort(key=lambda fit: (-weights[fit.completion.ids], -fit.weight))
-    total = sum(weights.values()) or 1.0
-    distinct = sorted(((ids, weight / total) for ids, weight in weights.items()), key=lambda item: -item[1])
-    return Selection(tuple(fits), contradicted, tuple(distinct), chosen_prompts)
 
 
-def _weight(case: Case, completion: Completion, counts_end: bool) -> float:
-    readings: dict[str, int] = (case.wire or {}).get("readings") or {}
-    if readings:
-        fitting = readings.get(reading_name((completion.spacing, counts_end)), 0)
-        weight = float(fitting + 0.1) / (sum(readings.values()) + 1.0)
+def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: float) -> float:
+    way, weight = best
+    total = sum(other.weight for other in ways) or 1.0
+    usual = max(ways, key=lambda other: other.weight)
+    odd, damaged, same = _deviations(case, way.billed)
+    if way.billed == usual.billed:
+        rival = odd * float(case.sampling.get("count_neutral", PRIOR_F0)) + damaged * same / (1 - same)
     else:
-        weight = PRIOR_SPACING[completion.spacing] * PRIOR_COUNTS_END[counts_end]
-    pattern = case.profile.tool_id_pattern
-    if completion.tool_ids == "wire" and any(pattern.match(call.id) is None for call in case.fields.tool_calls):
-        weight *= PRIOR_ODD_TOOL_ID
-    if _may_be_unclosed(case, completion):
-        weight *= PRIOR_CLOSED[completion.parts.closed]
-    return weight
+        rival = odd * ODD_HITS_BILL + damaged * DAMAGE_HITS_BILL
+    canonical = max(1.0 - odd - damaged, 0.05)
+    return weight * canonical / (whole * canonical + total * rival)
 
 
-def _may_be_unclosed(case: Case, completion: Completion) -> bool:
-    """A tool section behind reasoning, no content between: it may have ended the reasoning without the closing marker."""
-    return case.thinking and completion.parts.section is not None and not completion.parts.content
+def _deviations(case: Case, tokens: int) -> tuple[float, float, float]:
+    """(P(not canonical), P(damaged and missing its bill), share of damage that keeps the count) of an answer of so many
+    tokens."""
+    odd = 1 - math.exp(-float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)) * tokens)
+    damaged = float(case.stratum.get("damage", PRIOR_DAMAGE))
+    same = SAME_COUNT_SORTED if case.fields.tool_calls and case.window.get("one_style") else SAME_COUNT
+    return odd, damaged, same
 
 
-def _select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
-    """(what equals the bill with normalised weights, best first; whether only forms fit that the profile rules out)."""
-    fitting = [candidate for candidate in prompts if len(candidate.ids) == case.fields.billed_prompt]
+# ---------------------------------------------------------------------------------------------------- prompts
+def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
+    """(prompts that equal the bill with their normalised weights, best first; whether only forms fit that the profile rules
+    out)."""
+    offset = int(case.learned_prompt.get("offset") or 0)
+    billed = case.fields.billed_prompt
+    fitting = [candidate for candidate in prompts if len(candidate.ids) + offset == billed]
     out = set(case.learned_prompt.get("ruled_out") or ())
     allowed = [candidate for candidate in fitting if not set(candidate.forms) <= out]
     kept = allowed or fitting
@@ -143,37 +216,3 @@ def _select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tup
     total = sum(weight(candidate) for candidate in kept) or 1.0
     weighed = sorted(((candidate, weight(candidate) / total) for candidate in kept), key=lambda item: -item[1])
     return tuple(weighed), bool(fitting) and not allowed
-
-
-def p_exact_of(case: Case, completion: Completion) -> float:
-    """P(exact | fits the bill, this hypothesis is right): non-canonical sampling and damage at edges that no count shows.
-
-    With u the share of the provider's rows that fit nothing and f0 the part of the errors that is count-neutral, the wrong ones
-    among the fitting are u f0 / (1 - f0) of all (exactness.md 3.6); each edge of the row multiplies its own certainty.
-
-    Reasoning without its closing marker costs one token less than with it, and so does any damage that adds one token to the text
-    (spaces put into tool arguments). The bill cannot tell the two apart: the prior of the reading stands against the prior of the
-    other one times u, the most that damage can account for.
-    """
-    wire = case.wire
-    if not wire or not wire.get("rows"):
-        unfit = PRIOR_Q * (1 - F0_EDGES_KNOWN)
-        return (1 - PRIOR_Q * F0_EDGES_KNOWN / (1 - unfit)) * _closing_certainty(case, completion, PRIOR_Q)
-    unfit = (wire["rows"] - wire["explained"] + 0.5) / (wire["rows"] + 1)
-    certainty, hidden = 1.0, False
-    present = {"reasoning": bool(completion.texts.reasoning), "content": bool(completion.texts.content)}
-    for edge, status in (wire.get("edges") or {}).items():
-        if present.get(edge.partition("_")[0]):
-            hidden = hidden or status["certainty"] is None
-            certainty *= 1.0 if status["certainty"] is None else float(status["certainty"])
-    f0 = F0_EDGES_HIDDEN if hidden else F0_EDGES_KNOWN
-    wrong = float(unfit) * f0 / (1 - f0) / max(1 - float(unfit), 1e-9)
-    return max(0.0, 1 - wrong) * certainty * _closing_certainty(case, completion, float(unfit))
-
-
-def _closing_certainty(case: Case, completion: Completion, unfit: float) -> float:
-    """P(the marker is where this reading has it | the bill fits), where both readings are possible; else 1."""
-    if not _may_be_unclosed(case, completion):
-        return 1.0
-    ours, other = PRIOR_CLOSED[completion.parts.closed], PRIOR_CLOSED[not completion.parts.closed]
-    return ours / (ours + other * unfit)

@@ -1,145 +1,94 @@
 """Wire profiles: what was learned about each provider, from its bills and from what the model itself is known to do.
 
-Belongs here: learning, the JSON it is kept in, and reading it. Does not belong here: single rows (`reconstruct.py`), stand-in
-profiles (another format, read by other code).
+Belongs here: the order of learning, the JSON it is kept in, and reading it. Does not belong here: the rule that decides
+(`learning.py`, `prompt_learning.py`), the model's habits (`habits.py`), single rows (`selection.py`), stand-in profiles (another
+format).
 
-The leading-space question. A wire text may be the model's (verbatim), or have a space joined to it (injected), or have lost one
-(stripped); most of the time all three cost the same number of tokens. Two kinds of data decide it, and nothing else does:
+Order. Rows with ids say what the model does (habits at edges, how often it is not canonical). Then every provider is decided by
+its bills and these habits; what decided providers show is added to the habits, and the undecided are tried again. A provider's
+whole answers and its streams go through different parsers and are learned apart; in each, change points cut windows.
 
-1. bills: rows where the readings cost different counts, and rows whose text a reading cannot produce;
-2. the model's habit at that edge, known from rows with server ids and from providers that (1) has decided: the model is the
-   same everywhere, so a reading under which it would always write what it never writes is unlikely.
-
-Rule. Each row gives each reading a log-likelihood: does it fit the bill (a right reading misses 5 % of the bills: samples that
-are not canonical), could it have made this text (0.2 % odd cases), is what the model would have written its habit (share of the
-habit, at most 9:1, known from 20 fields on). The reading with the highest sum wins; a rival is ruled out at 20 nats, which is 7
-deciding bills without a counter-example. A reading under which most answers would begin a field with two spaces is out: two
-spaces mean that one was joined on (contract 4.3 #1); else an end of turn that is not billed could hide the space too many.
-A provider is decided when a rival is ruled out, none that matters for 8 rows or a tenth of them is left, the winner fits at
-least 80 % of the bills, and no front of a field is hidden (see `edge_statuses`). Undecided stays undecided.
-
-Schema (version 1) of the JSON:
-    version, profile, tokenizer_sha256, rule {…}, model {edge: {fields, with, known, share}},
-    providers {name: {rows, decided, why, spacing, counts_end, explained, ruled_out [reading…],
-                      edges {edge: {status, certainty}}, readings {reading: rows whose bill it fits}, margins {rival: nats},
-                      strata {tools|no_tools: {rows, readings {…}, prompt {form, decided, forms {form: rows that fit},
-                                                                            ruled_out [form…]}}}}}
-A reading is "<spacing>|end" or "<spacing>|no_end" (the bill counts the end of turn or not).
+Schema (version 2):
+    version, profile, tokenizer_sha256, rule {…}, model {edge: {fields, with, known, share, runs}, sampling {lambda_per_token,
+    count_neutral, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed}},
+    providers {name: the summary of its largest latest window + windows [window …]}
+    window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of
+    the answers chose), decided, why,
+      cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
+      {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
+      null: says nothing), arguments (as returned, written anew, not sure), one_style, tool_ids, strata {tools|no_tools: {rows,
+      explained, damage (share of bills missed beyond what is not canonical), lossy, prompt {…}}}}
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.grammar import GrammarError, split
-from eagle3_assets.exact.hypotheses import (
-    BILLS,
-    ENDS_TURN,
-    INJECTED_EDGES,
-    SPACINGS,
-    count_calls,
-    enumerate_completions,
-    enumerate_prompts,
-)
+from eagle3_assets.exact import learning, reading_space
+from eagle3_assets.exact.edges import EDGES
+from eagle3_assets.exact.frames import count_calls
+from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, together
+from eagle3_assets.exact.learning import Verdict
+from eagle3_assets.exact.observations import Observation, observe
+from eagle3_assets.exact.prompt_learning import decide_prompt
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields, storable
 
-VERSION = 1
-EDGES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail")
-LEADS = ("reasoning_lead", "content_lead")
-DECIDING_ROWS = 8
-MARGIN_NATS = 20.0
-MISSES_BILL, ODD_TEXT = 0.05, 0.002
-IMPOSSIBLE_NATS = 1e6
-EXPLAINS = 0.80
-HABIT_FIELDS, HABIT_CAP = 20, 0.90
-PROMPT_WINS = 0.95
-# exactness.md 2b: 85 % of stripped newlines leave the count as it is, so those rows fit the bill and are wrong
-NEUTRAL_NEWLINES, STRIPS_UNSEEN = 0.85, 0.5
-MAX_ROWS = 1000  # a provider and stratum; more rows decide nothing that these do not
-
-Reading = tuple[str, bool]  # spacing, the bill counts the end of turn
-READINGS: tuple[Reading, ...] = tuple((spacing, counts_end) for counts_end in BILLS for spacing in SPACINGS)
-
-
-def reading_name(reading: Reading) -> str:
-    return f"{reading[0]}|{'end' if reading[1] else 'no_end'}"
-
-
-# ---------------------------------------------------------------------------------------------------- what one row says
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What one billed text answer says about its provider.
-
-    `fits` are the readings whose count is the bill; `ids` a fingerprint of the id sequences of each spacing that the wire does
-    not contradict; `edges` whether the model's text has whitespace there under each spacing (None: the field is empty).
-    """
-
-    provider: str
-    tools: bool
-    fits: frozenset[Reading]
-    ids: Mapping[str, frozenset[int]]
-    edges: Mapping[str, Mapping[str, bool | None]]
-    forms: Mapping[str, bool]  # prompt form → its count is the bill
-    form_ids: Mapping[str, int]
+VERSION = 2
+MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
+MAX_ID_ROWS = 4000
+RHO_SHARE = 0.9
+ONE_STYLE_CALLS = 15
+ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
+Key = tuple[str, bool]  # provider, streamed
 
 
 @dataclass
-class Habit:
-    """How often the model writes whitespace at an edge (a space, at the leads)."""
+class Thinned:
+    """Answers of one provider, thinned by a hash of the sample when there are too many, so that the run is covered evenly."""
 
-    fields: int = 0
-    having: int = 0
+    rows: list[tuple[int, Observation]] = field(default_factory=list)
+    ceiling: int = 2**32
 
-    def add(self, has: bool | None) -> None:
-        if has is not None:
-            self.fields += 1
-            self.having += has
+    def wants(self, mark: int) -> bool:
+        return mark < self.ceiling
 
-    @property
-    def share(self) -> float:
-        """Smoothed, so that it is never 0 or 1."""
-        return (self.having + 0.5) / (self.fields + 1)
-
-    @property
-    def known(self) -> bool:
-        return self.fields >= HABIT_FIELDS
-
-    def log_likelihood(self, has: bool | None) -> float:
-        if has is None or not self.known:
-            return 0.0
-        share = min(max(self.share, 1 - HABIT_CAP), HABIT_CAP)
-        return math.log(share if has else 1 - share)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"fields": self.fields, "with": self.having, "known": self.known, "share": round(self.share, 4)}
+    def add(self, mark: int, row: Observation) -> None:
+        self.rows.append((mark, row))
+        if len(self.rows) > 2 * MAX_ROWS:
+            self.ceiling //= 2
+            self.rows = [item for item in self.rows if item[0] < self.ceiling]
 
 
-Habits = dict[str, Habit]
+@dataclass
+class Window:
+    """Answers between two changes, with what was learned of them."""
 
-
-def edge_flags(reasoning: str, content: str) -> dict[str, bool | None]:
-    """Whether each edge shows whitespace (at the leads: a space); None for an empty field."""
-    return {
-        "reasoning_lead": reasoning.startswith(" ") if reasoning else None,
-        "reasoning_trail": reasoning[-1].isspace() if reasoning else None,
-        "content_lead": content.startswith(" ") if content else None,
-        "content_trail": content[-1].isspace() if content else None,
-        "double_lead": reasoning.startswith("  ") or content.startswith("  "),
-    }
+    key: Key
+    rows: list[Observation]
+    verdict: Verdict | None = None
+    rho: int | None = None
 
 
 def provider_of(answer_provider: str | None, fields_provider: str | None, source: str) -> str:
     """The key of a provider in the JSON."""
     return storable(answer_provider or fields_provider) or f"({source})"
+
+
+def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str, Any] | None:
+    """One provider's entry with the model's habits, or None when nothing was learned about it."""
+    entry = ((wire_profiles or {}).get("providers") or {}).get(provider)
+    if not isinstance(entry, Mapping):
+        return None
+    whole = wire_profiles or {}
+    return {**entry, "version": whole.get("version"), "model": whole.get("model") or {}}
 
 
 # ---------------------------------------------------------------------------------------------------- learning
@@ -148,266 +97,205 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
 
     Answers with server ids speak about the model only; failed ones and those without a bill are passed over.
     """
-    model: Habits = {edge: Habit() for edge in EDGES}
-    rows: dict[str, list[Observation]] = defaultdict(list)
-    taken: Counter[tuple[str, bool]] = Counter()
+    of_ids, sampling = no_habits(), Sampling()
+    thinned: dict[Key, Thinned] = defaultdict(Thinned)
     for answer in answers:
         if answer.outcome != "finished":
             continue
         fields = parse_fields(answer.body, answer.content_type)
         thinks = profile.opened_by != "never" and wants_thinking(answer.request, thinking)
         if fields.output_ids is not None:
-            _learn_from_ids(profile, fields, thinks, model)
+            if sampling.rows < MAX_ID_ROWS:
+                learn_from_ids(profile, fields, thinks, of_ids, sampling, count_calls(answer.request.get("messages") or []))
             continue
-        key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("tools")))
-        if taken[key] >= MAX_ROWS:
+        key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("stream")))
+        mark = int.from_bytes(hashlib.sha256(f"{answer.sample_id}:{answer.turn}".encode("utf-8", "replace")).digest()[:4], "big")
+        if not thinned[key].wants(mark):
             continue
-        observation = observe(profile, answer.request, fields, provider=key[0], thinking=thinks)
+        observation = observe(profile, answer.request, fields, at=answer.finished_at, thinking=thinks)
         if observation is not None:
-            taken[key] += 1
-            rows[key[0]].append(observation)
-    decisions = {name: decide(rows[name], {}) for name in sorted(rows)}
-    for name, decision in decisions.items():
-        if decision.decided:
-            _learn_from_provider(rows[name], decision, model)
-    for name, decision in decisions.items():
-        if not decision.decided:
-            decisions[name] = decide(rows[name], model)
+            thinned[key].add(mark, observation)
+    observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
+    windows, habits = _decide_all(observed, of_ids, sampling)
+    rates = sampling.rates(_misfits(windows))
     return {
         "version": VERSION,
         "profile": profile.name,
         "tokenizer_sha256": profile.tokenizer_sha256,
         "rule": {
-            "deciding_rows": DECIDING_ROWS,
-            "margin_nats": MARGIN_NATS,
-            "misses_bill": MISSES_BILL,
-            "odd_text": ODD_TEXT,
-            "explains": EXPLAINS,
-            "habit": {"fields": HABIT_FIELDS, "cap": HABIT_CAP},
+            "deciding_rows": reading_space.DECIDING_ROWS,
+            "margin_nats": learning.MARGIN_NATS,
+            "change_nats": learning.CHANGE_NATS,
+            "misses_bill": learning.MISSES_BILL,
+            "odd_text": learning.ODD_TEXT,
+            "explains": learning.EXPLAINS,
         },
-        "model": {edge: habit.as_json() for edge, habit in model.items()},
-        "providers": {name: _provider_json(rows[name], decision, model) for name, decision in decisions.items()},
+        "model": {**{edge: habits[edge].as_json(edge) for edge in EDGES}, "sampling": rates},
+        "providers": {name: _provider_json(found, rates) for name, found in sorted(_by_name(windows).items())},
     }
 
 
-def _learn_from_ids(profile: Profile, fields: Fields, thinking: bool, model: Habits) -> None:
-    try:
-        parts = split(profile, fields.output_ids or (), thinking=thinking, truncated=fields.finish_reason == "length")
-    except GrammarError:
-        return
-    for edge, has in edge_flags(profile.decode(parts.reasoning), profile.decode(parts.content)).items():
-        if edge in EDGES:
-            model[edge].add(has)
+def _decide_all(observed: Mapping[Key, list[Observation]], of_ids: Habits, sampling: Sampling) -> tuple[list[Window], Habits]:
+    """Windows of all providers, and the habits with what decided ones show. Two rounds: the second knows what the first
+    showed."""
+    rate = float(sampling.rates()["lambda_per_token"])
+    windows: list[Window] = []
+    shown: dict[Key, Habits] = {}
+    for _ in range(2):
+        windows, before = [], dict(shown)
+        for key, rows in sorted(observed.items()):
+            habits = together(of_ids, *(habit for other, habit in before.items() if other != key))
+            found = [_decide(Window(key, part), habits, rate) for part in _cut(rows, habits, rate)]
+            windows += found
+            clear = [window for window in found if window.verdict and window.verdict.decided]
+            if clear:
+                shown[key] = together(*(learning.model_runs(w.rows, w.verdict) for w in clear if w.verdict))
+            else:
+                shown.pop(key, None)
+    return windows, together(of_ids, *shown.values())
 
 
-def _learn_from_provider(rows: Sequence[Observation], decision: Decision, model: Habits) -> None:
-    """A decided provider shows the model's habit wherever its mechanism does not hide it."""
-    spacing = decision.winner[0]
-    for edge, status in edge_statuses(rows, decision, {}).items():
-        if status["status"] == "visible":
-            for row in rows:
-                model[edge].add(row.edges[spacing][edge] if spacing in row.edges else None)
+def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Observation]]:
+    """The answers between changes; one part where times are not known."""
+    if len({row.at for row in rows}) < 2 * learning.SHORTEST_WINDOW:
+        return [rows]
+    space = reading_space.space_of(rows, habits)
+    table = learning.scores(rows, space, habits, rate, None)
+    costs = space.costs(learning.may_write_anew(rows))
+    at = learning.change_point(table, costs)
+    if at is None:
+        return [rows]
+    return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, rate)]
 
 
-def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, provider: str, thinking: bool) -> Observation | None:
-    """What one answer says, or None when it says nothing (no bill, problems, an unusual end)."""
-    billed = fields.billed_completion
-    if fields.problems or not billed or fields.finish_reason not in (*ENDS_TURN, "length"):
+def _decide(window: Window, habits: Habits, rate: float) -> Window:
+    """Decide a window; where its reasoning counts follow a convention, once more with them."""
+    rows = window.rows
+    space = reading_space.space_of(rows, habits)
+    window.verdict = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, None))
+    window.rho = _reasoning_convention(rows, window.verdict)
+    if window.rho is not None:
+        window.verdict = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, window.rho))
+    return window
+
+
+def _reasoning_convention(rows: Sequence[Observation], verdict: Verdict) -> int | None:
+    """Billed reasoning tokens minus (R + the closing marker) under the best reading; None where the provider tells none that can
+    be relied on (absent, 0, estimated)."""
+    told: Counter[int] = Counter()
+    told_rows = [row for row in rows if row.billed_reasoning is not None and row.reasoning.text]
+    for row in told_rows:
+        found = learning.explanations(row, verdict.best)
+        if found:
+            runs, _ = max(found, key=lambda item: item[1])
+            told[(row.billed_reasoning or 0) - row.reasoning.count(runs[0], runs[1]) - int(row.closed)] += 1
+    if len(told_rows) < reading_space.DECIDING_ROWS or not told:
         return None
-    messages = request.get("messages") or []
-    try:
-        completions = enumerate_completions(profile, fields, thinking=thinking, prior_calls=count_calls(messages))
-    except ExactError:
-        return None
-    ids: dict[str, set[int]] = defaultdict(set)
-    edges: dict[str, dict[str, bool | None]] = {}
-    fits = set()
-    for completion in completions:
-        ids[completion.spacing].add(hash(completion.ids))
-        edges[completion.spacing] = edge_flags(completion.texts.reasoning, completion.texts.content)
-        fits |= {(completion.spacing, end) for end in BILLS if completion.billed(end) == billed}
-    forms, form_ids = {}, {}
-    if profile.renders and fields.billed_prompt:
-        try:
-            prompts = enumerate_prompts(profile, request, thinking=thinking)
-        except ExactError:
-            prompts = []
-        for prompt in prompts:
-            for form in prompt.forms:
-                forms[form] = len(prompt.ids) == fields.billed_prompt
-                form_ids[form] = hash(prompt.ids)
-    frozen = {spacing: frozenset(found) for spacing, found in ids.items()}
-    return Observation(provider, bool(request.get("tools")), frozenset(fits), frozen, edges, forms, form_ids)
+    convention, count = told.most_common(1)[0]
+    return convention if count >= RHO_SHARE * sum(told.values()) and -1 <= convention <= 2 else None
 
 
-# ---------------------------------------------------------------------------------------------------- deciding
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The verdict about one provider. `fits` counts the rows whose bill a reading fits; `pairs` maps a rival to (rows whose
-    bill only the winner fits, rows whose bill only the rival fits); `margins` to its distance in nats."""
-
-    winner: Reading
-    rows: int
-    fits: Mapping[Reading, int]
-    pairs: Mapping[Reading, tuple[int, int]]
-    margins: Mapping[Reading, float]
-    ruled_out: tuple[Reading, ...]
-    decided: bool
-    why: str
-
-
-def decide(rows: Sequence[Observation], habits: Mapping[str, Habit]) -> Decision:
-    """Apply the rule above to one provider's rows."""
-    sums = {reading: sum(_log_likelihood(row, reading, habits) for row in rows) for reading in READINGS}
-    for reading in READINGS:
-        if _doubles(rows, reading[0]) >= max(DECIDING_ROWS, len(rows) / 2):
-            sums[reading] -= IMPOSSIBLE_NATS
-    winner = max(READINGS, key=lambda reading: sums[reading])  # the first of equals: the wire as it stands
-    fits = {reading: sum(reading in row.fits for row in rows) for reading in READINGS}
-    margins = {rival: sums[winner] - sums[rival] for rival in READINGS if rival != winner}
-    pairs = {
-        rival: (
-            sum(winner in row.fits and rival not in row.fits for row in rows),
-            sum(rival in row.fits and winner not in row.fits for row in rows),
-        )
-        for rival in margins
-    }
-    ruled_out = [rival for rival, margin in margins.items() if margin >= MARGIN_NATS]
-    matters = max(1.0, min(DECIDING_ROWS, len(rows) / 10))
-    still_open = [
-        rival
-        for rival in margins
-        if rival[0] != winner[0] and rival not in ruled_out and _differing(rows, winner[0], rival[0]) >= matters
+def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
+    return [
+        (row.billed, missed)
+        for window in windows
+        if window.verdict and window.verdict.decided
+        for row, missed in zip(window.rows, window.verdict.missed, strict=True)
     ]
-    decided, why = True, f"{reading_name(winner)} fits {fits[winner]} of {len(rows)} bills"
-    if not rows or fits[winner] < EXPLAINS * len(rows):
-        decided, why = False, f"no reading fits the bills: the best, {reading_name(winner)}, {fits[winner]} of {len(rows)}"
-    elif still_open:
-        rival = still_open[0]
-        against, for_it = pairs[rival]
-        decided = False
-        why = f"{reading_name(rival)} is not ruled out: {margins[rival]:.1f} nats, {against} bills against it, {for_it} for it"
-    elif not any(rival[0] != winner[0] for rival in ruled_out):
-        decided, why = False, f"too few rows that tell the readings apart ({len(rows)} rows)"
-    elif any(habit.known for habit in habits.values()):
-        why += ", with the model's known habits"
-    return Decision(winner, len(rows), fits, pairs, margins, tuple(ruled_out), decided, why)
 
 
-def _log_likelihood(row: Observation, reading: Reading, habits: Mapping[str, Habit]) -> float:
-    if reading[0] not in row.ids:
-        return math.log(ODD_TEXT)
-    bill = math.log(1 - MISSES_BILL if reading in row.fits else MISSES_BILL)
-    edges = row.edges[reading[0]]
-    return bill + sum(habits[edge].log_likelihood(edges[edge]) for edge in LEADS if edge in habits)
-
-
-def _doubles(rows: Sequence[Observation], spacing: str) -> int:
-    return sum(1 for row in rows if spacing in row.edges and row.edges[spacing]["double_lead"])
-
-
-def _differing(rows: Sequence[Observation], one: str, other: str) -> int:
-    """Rows where the choice between two spacings changes ids (one that the wire contradicts is no choice there)."""
-    return sum(1 for row in rows if one in row.ids and other in row.ids and row.ids[one] != row.ids[other])
-
-
-def edge_statuses(rows: Sequence[Observation], decision: Decision, model: Mapping[str, Habit]) -> dict[str, dict[str, Any]]:
-    """For each edge whether the provider would show the model's whitespace there, and how sure the rebuilt edge is.
-
-    visible: it shows it; habit: the model's known habit, or bills, say what is there; hidden: nothing says it; empty: no such
-    field; stripped: the model writes whitespace there at times and this provider never shows it. `certainty` is the
-    probability that the edge is right in a row that fits the bill, None where hidden.
-    """
-    spacing = decision.winner[0]
-    out: dict[str, dict[str, Any]] = {}
-    for edge in EDGES:
-        flags = [row.edges[spacing][edge] for row in rows if spacing in row.edges]
-        fields = sum(flag is not None for flag in flags)
-        put_back = edge in LEADS and spacing in (f"stripped_{edge.partition('_')[0]}", "stripped_both")
-        shown = 0 if put_back else sum(bool(flag) for flag in flags)
-        if edge in INJECTED_EDGES.get(spacing, ()):  # a space that was joined on shows that nothing is stripped there
-            shown = sum(bool(row.edges["verbatim"][edge]) for row in rows)
-        habit = model.get(edge, Habit())
-        if shown >= 2:
-            out[edge] = {"status": "visible", "certainty": 1.0}
-        elif not fields:
-            out[edge] = {"status": "empty", "certainty": 1.0}
-        elif edge in LEADS:
-            certainty = _lead_certainty(edge, put_back, decision, habit)
-            out[edge] = {"status": "habit" if certainty is not None else "hidden", "certainty": certainty}
-        elif habit.known and fields * habit.share >= 5:  # it would have been seen by now
-            out[edge] = {"status": "stripped", "certainty": 1 - NEUTRAL_NEWLINES * habit.share}
-        elif habit.known:
-            out[edge] = {"status": "habit", "certainty": 1 - STRIPS_UNSEEN * NEUTRAL_NEWLINES * habit.share}
-        else:
-            out[edge] = {"status": "hidden", "certainty": None}
+def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
+    out: dict[str, list[Window]] = defaultdict(list)
+    for window in windows:
+        out[window.key[0]].append(window)
     return out
 
 
-def _lead_certainty(edge: str, put_back: bool, decision: Decision, habit: Habit) -> float | None:
-    """How sure the rebuilt front of a field is at a provider that never shows it: by the habit, else by the deciding bills."""
-    if habit.known:
-        return habit.share if put_back else 1 - habit.share
-    toggled = {
-        ("reasoning_lead", "verbatim"): "stripped_reasoning",
-        ("reasoning_lead", "stripped_reasoning"): "verbatim",
-        ("reasoning_lead", "stripped_content"): "stripped_both",
-        ("reasoning_lead", "stripped_both"): "stripped_content",
-        ("content_lead", "verbatim"): "stripped_content",
-        ("content_lead", "stripped_content"): "verbatim",
-        ("content_lead", "stripped_reasoning"): "stripped_both",
-        ("content_lead", "stripped_both"): "stripped_reasoning",
-    }.get((edge, decision.winner[0]))
-    mine, theirs = decision.pairs.get((toggled or "", decision.winner[1]), (0, 0))
-    return (mine + 0.5) / (mine + theirs + 1) if mine + theirs >= DECIDING_ROWS else None
-
-
 # ---------------------------------------------------------------------------------------------------- as JSON
-def _provider_json(rows: Sequence[Observation], decision: Decision, model: Mapping[str, Habit]) -> dict[str, Any]:
+def _provider_json(windows: Sequence[Window], rates: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of a provider is that of its latest window in the form (whole answers or streams) that most answers have."""
+    by_form = Counter({stream: sum(len(w.rows) for w in windows if w.key[1] == stream) for stream in (False, True)})
+    form = by_form.most_common(1)[0][0]
+    shown = [_window_json(window, rates) for window in sorted(windows, key=lambda w: (w.key[1] != form, w.rows[0].at))]
+    latest = [window for window in shown if window["stream"] == form][-1]
+    return {**{key: value for key, value in latest.items() if key not in ("from", "to", "stream")}, "windows": shown}
+
+
+def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
+    verdict, rows = window.verdict, window.rows
+    assert verdict is not None
+    best = verdict.best
     strata = {}
     for name, tools in (("no_tools", False), ("tools", True)):
-        part = [row for row in rows if row.tools == tools]
+        part = [(row, missed) for row, missed in zip(rows, verdict.missed, strict=True) if row.tools == tools]
         if part:
-            fitting = Counter(reading_name(reading) for row in part for reading in row.fits)
-            strata[name] = {"rows": len(part), "readings": dict(sorted(fitting.items())), "prompt": decide_prompt(part)}
-    edges = edge_statuses(rows, decision, model)
-    unseen = [edge for edge in LEADS if edges[edge]["certainty"] is None]
+            strata[name] = {
+                "rows": len(part),
+                "explained": sum(not missed for _, missed in part),
+                "damage": _damage(part, rates),
+                "lossy": sum(row.lossy for row, _ in part),
+                "prompt": decide_prompt([row for row, _ in part]),
+            }
     return {
-        "rows": decision.rows,
-        "decided": decision.decided and not unseen,
-        "why": decision.why + (f"; {unseen[0]} is never shown and no habit is known" if unseen and decision.decided else ""),
-        "spacing": decision.winner[0],
-        "counts_end": decision.winner[1],
-        "explained": decision.fits[decision.winner],
-        "ruled_out": [reading_name(reading) for reading in decision.ruled_out],
-        "edges": edges,
-        "readings": {reading_name(reading): fitting for reading, fitting in decision.fits.items() if fitting},
-        "margins": {reading_name(reading): round(margin, 2) for reading, margin in decision.margins.items()},
+        "from": rows[0].at,
+        "to": rows[-1].at,
+        "stream": window.key[1],
+        "rows": verdict.rows,
+        "explained": verdict.fits,
+        "decided": verdict.decided,
+        "why": verdict.why,
+        "cannot_be_exact": _hopeless(verdict, rows, strata),
+        "spacing": best.spacing,
+        "counts_end": best.billing[0],
+        "extra": best.billing[1],
+        "reading": best.name,
+        "readings": [reading.as_json() for reading in verdict.readings],
+        "edges": {edge: mechanism.as_json() for edge, mechanism in zip(EDGES, best.edges, strict=True)},
+        "margins": {name: round(min(margin, 1e6), 2) for name, margin in list(verdict.margins.items())[:8]},
+        "ruled_out": list(verdict.ruled_out)[:24],
+        "reasoning_count": window.rho,
+        "arguments": "written anew" if verdict.anew else "not sure" if verdict.unsure_of_arguments else "as returned",
+        "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
+        "tool_ids": _tool_ids(rows),
         "strata": strata,
     }
 
 
-def decide_prompt(rows: Sequence[Observation]) -> dict[str, Any]:
-    """Which prompt form a provider uses: the same rule, on prompt bills. Forms that never differ in ids are not rivals."""
-    fitting = Counter(form for row in rows for form, fits in row.forms.items() if fits)
-    if not fitting:
-        return {"form": None, "decided": False, "forms": {}, "ruled_out": []}
-    order = list(dict.fromkeys(form for row in rows for form in row.forms))
-    # a form that changes nothing in a conversation is not listed there: it stands for the form that it is equal to
-    winner = max(order, key=lambda form: fitting[form])
-    ruled_out, still_open = [], []
-    for rival in order:
-        both = [row for row in rows if winner in row.forms and rival in row.forms and row.form_ids[winner] != row.form_ids[rival]]
-        mine = sum(row.forms[winner] and not row.forms[rival] for row in both)
-        theirs = sum(row.forms[rival] and not row.forms[winner] for row in both)
-        if mine >= DECIDING_ROWS and mine >= PROMPT_WINS * (mine + theirs):
-            ruled_out.append(rival)
-        elif both:
-            still_open.append(rival)
-    return {"form": winner, "decided": not still_open, "forms": dict(fitting.most_common()), "ruled_out": ruled_out}
+def _damage(part: Sequence[tuple[Observation, bool]], rates: Mapping[str, Any]) -> float:
+    """Share of bills that nothing fits, less those that answers which are not canonical miss."""
+    rate, f0 = float(rates["lambda_per_token"]), float(rates["count_neutral"])
+    expected = sum((1 - math.exp(-rate * row.billed)) * (1 - f0) for row, _ in part)
+    return max(0.0, (sum(missed for _, missed in part) + 0.5 - expected) / (len(part) + 1))
 
 
-def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str, Any] | None:
-    """One provider's entry, or None when nothing was learned about it."""
-    entry = ((wire_profiles or {}).get("providers") or {}).get(provider)
-    return dict(entry) if isinstance(entry, Mapping) else None
+def _hopeless(verdict: Verdict, rows: Sequence[Observation], strata: Mapping[str, Any]) -> str | None:
+    """Why no row of this provider can be exact, in words; None where rows can."""
+    if len(rows) < reading_space.DECIDING_ROWS:
+        return None
+    if verdict.fits < ESTIMATES * len(rows):
+        apart = sorted(abs(row.billed - row.stands) / max(row.billed, 1) for row in rows)
+        kind = "another tokenizer" if _leans(rows) else "estimated counts"
+        lossy = sum(row.lossy for row in rows)
+        if lossy >= 0.2 * len(rows):
+            kind = "a gateway that loses characters"
+        return f"{verdict.fits} of {len(rows)} bills fit the best reading of its text ({kind}; half are off by {apart[len(apart) // 2]:.1%})"
+    return next(
+        (stratum["prompt"]["cannot_be_exact"] for stratum in strata.values() if stratum["prompt"]["cannot_be_exact"]), None
+    )
+
+
+def _leans(rows: Sequence[Observation]) -> bool:
+    """Whether nearly all bills are off in one direction."""
+    more = sum(row.billed > row.stands for row in rows)
+    return max(more, len(rows) - more) >= 0.9 * len(rows)
+
+
+def _tool_ids(rows: Sequence[Observation]) -> str:
+    """What is known of the ids of calls (`frames.TOOL_IDS`): numbered over the conversation, anew in each answer, or the model's
+    own."""
+    told = Counter(row.numbering for row in rows if row.numbering)
+    if told["local"] >= 3 and not told["running"]:
+        return "local"
+    if told["running"] >= 3:
+        return "verbatim" if told["odd"] + told["local"] else "running"
+    return "unknown"

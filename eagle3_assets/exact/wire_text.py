@@ -10,25 +10,51 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import Parts
-from eagle3_assets.exact.hypotheses import INJECTED_EDGES, Texts, bend, unbend
+from eagle3_assets.exact.habits import runs_of
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.turn_text import read_call
 
 
-def compare_text(profile: Profile, parts: Parts, fields: Fields, edits: Mapping[str, int]) -> str | None:
-    """None when the ids, decoded and bent by `edits` (edge → -1 a space was taken off, +1 one was put back), are the wire's text;
-    else the first difference."""
-    texts = Texts(_text(profile, parts.reasoning, fields), _text(profile, parts.content, fields), tuple(edits.items()))
-    reasoning, content = bend(texts)
-    return _first_difference(reasoning, content, fields) or _calls_difference(profile, parts, fields)
+def compare_text(profile: Profile, parts: Parts, fields: Fields, evidence: Mapping[str, Any]) -> str | None:
+    """None when the ids, decoded and bent as the row's evidence says, are the wire's text; else the first difference. Of the
+    evidence: `edits` {edge: [whitespace on the wire, whitespace that the model wrote]}, `leaked` (markers stood in the text),
+    `arguments` other than "wire" (written anew by the server: the same JSON)."""
+    texts = {"reasoning": _text(profile, parts.reasoning, fields), "content": _text(profile, parts.content, fields)}
+    if evidence.get("leaked"):
+        return _leak_difference(profile, parts, fields)
+    edits = evidence.get("edits")
+    for edge, edit in edits.items() if isinstance(edits, Mapping) else ():
+        name, _, side = str(edge).partition("_")
+        if edge not in EDGES or not isinstance(edit, list | tuple) or len(edit) != 2:
+            return f"the evidence's edit of {edge} is not [wire, model]"
+        wire, model = str(edit[0]), str(edit[1])
+        text = texts[name]
+        if not (text.startswith(model) if side == "lead" else text.endswith(model)):
+            return f"{name} differs: it has not {model!r} at its {side}, where the evidence says so"
+        texts[name] = wire + text[len(model) :] if side == "lead" else text[: len(text) - len(model)] + wire
+    anew = evidence.get("arguments") not in (None, "wire")
+    return _first_difference(texts["reasoning"], texts["content"], fields) or _calls_difference(profile, parts, fields, anew=anew)
+
+
+def _leak_difference(profile: Profile, parts: Parts, fields: Fields) -> str | None:
+    """Marker text came in reasoning or content: all text of the turn stands there, in order."""
+    told, at = (fields.reasoning or "") + (fields.content or ""), 0
+    for ids in (parts.reasoning, parts.content, *(run for call in parts.calls for run in (call.head, call.arguments or ()))):
+        text = profile.decode(ids).strip()
+        found = told.find(text, at)
+        if found < 0:
+            return f"the wire's text lacks {text[:40]!r} behind character {at}"
+        at = found + len(text)
+    return None
 
 
 def matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[str | None, str | None]:
     """(the way in which the server bent the text of known ids, None), or (None, the first difference under verbatim).
 
-    verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at both ends of both fields).
+    verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at an end).
     """
     reasoning, content = _text(profile, parts.reasoning, fields), _text(profile, parts.content, fields)
     calls = _calls_difference(profile, parts, fields) or _names_difference(profile, parts, fields)
@@ -36,13 +62,28 @@ def matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[st
         return None, calls
     if _first_difference(reasoning, content, fields) is None:
         return "verbatim", None
-    for spacing in INJECTED_EDGES:
-        wire = unbend(spacing, fields.reasoning or "", fields.content or "", calls=bool(fields.tool_calls))
-        if wire is not None and (wire.reasoning, wire.content) == (reasoning, content):
-            return spacing, None
-    if _first_difference(reasoning.strip(), content.strip(), fields) is None:
-        return "stripped", None
-    return None, _first_difference(reasoning, content, fields)
+    ways = [*_edge_ways(reasoning, fields.reasoning or ""), *_edge_ways(content, fields.content or "")]
+    if "other" in ways:
+        return None, _first_difference(reasoning, content, fields)
+    if "join" in ways[::2]:
+        return ("injected" if ways[0] == "join" else "injected_inner"), None
+    return ("stripped" if "strip" in ways else "injected_inner"), None
+
+
+def _edge_ways(ours: str, wire: str) -> tuple[str, str]:
+    """What was done at the front and the back of a field: keep, join, strip, or something other."""
+    if ours.strip() != wire.strip():
+        return "other", "other"
+    (a, b), (x, y) = runs_of(ours) or ("", ""), runs_of(wire) or ("", "")
+    return _edge_way(a, x, " " + a, a.lstrip("\r\n")), _edge_way(b, y, b + " ", b.rstrip("\r\n"))
+
+
+def _edge_way(model: str, wire: str, joined: str, trimmed: str) -> str:
+    if wire == model:
+        return "keep"
+    if wire == joined:
+        return "join"
+    return "strip" if wire in ("", trimmed) else "other"
 
 
 def _text(profile: Profile, ids: tuple[int, ...], fields: Fields) -> str:
@@ -61,8 +102,9 @@ def _first_difference(reasoning: str, content: str, fields: Fields) -> str | Non
     return None
 
 
-def _calls_difference(profile: Profile, parts: Parts, fields: Fields) -> str | None:
-    """Calls agree when names and raw arguments do (outer whitespace of arguments is lost in parsers; ids may be rewritten)."""
+def _calls_difference(profile: Profile, parts: Parts, fields: Fields, *, anew: bool = False) -> str | None:
+    """Calls agree when names and raw arguments do (outer whitespace of arguments is lost in parsers; ids may be rewritten).
+    `anew`: the server wrote the arguments anew, so they agree when they are the same JSON."""
     ours = [call for call in parts.calls if call.arguments is not None]
     theirs = fields.tool_calls
     if fields.finish_reason == "length" and len(ours) > len(theirs):
@@ -74,7 +116,9 @@ def _calls_difference(profile: Profile, parts: Parts, fields: Fields) -> str | N
         if told.id != wire.id and told.name and told.name != wire.name:
             return f"call {k}: ids say {told.id or told.name!r}, the wire {wire.name!r}"
         arguments = told.arguments.rstrip("\ufffd") if fields.finish_reason == "length" else told.arguments
-        if arguments.strip() != wire.arguments.strip() and not (profile.calls_are_json and _same_json(arguments, wire.arguments)):
+        if arguments.strip() != wire.arguments.strip() and not (
+            (anew or profile.calls_are_json) and _same_json(arguments, wire.arguments)
+        ):
             return f"arguments of call {k}: ids say {arguments[:40]!r}, the wire {wire.arguments[:40]!r}"
     return None
 

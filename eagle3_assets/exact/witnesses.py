@@ -1,16 +1,17 @@
 """Witnesses of segmentation: log-probability entries (each id's bytes) and streams (one delta for each id).
 
-Belongs here: entries → ids, deltas → boundaries, and holding them against a candidate. Does not belong here: grades (`reconstruct.py`).
+Belongs here: entries → ids, deltas → boundaries, and holding them against a candidate. Does not belong here: grades
+(`reconstruct.py`).
 
-Byte strings are unique in the Kimi vocabulary (exactness.md 2c), so bytes → id is a lookup; bytes of U+FFFD stand for a part of a character
-on some servers (standardcompletions/rfcs#2) and are a hole.
+Byte strings are unique in the Kimi vocabulary (exactness.md 2c), so bytes → id is a lookup; bytes of U+FFFD stand for a part of a
+character on some servers (standardcompletions/rfcs#2) and are a hole.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from eagle3_assets.exact.fields import Fields
@@ -19,8 +20,7 @@ from eagle3_assets.exact.tokenizer import Profile
 
 _TOKEN_ID = re.compile(r"token_id:(\d+)")
 _REPLACED = "\ufffd".encode()
-# A stream witnesses boundaries when at least this part of its deltas are one token each
-ONE_EACH = 0.97
+# Fewer deltas may be one token each by chance
 FEWEST_DELTAS = 3
 
 
@@ -61,8 +61,8 @@ def agree(ids: Sequence[int], told: Sequence[int | None]) -> bool:
 
 
 def whole_completion(profile: Profile, told: Sequence[int | None], ended: bool) -> list[int | None] | None:
-    """The entries as a completion: some servers give none for the end of turn (python-sdk#457). None where they hold the content only
-    (no marker among them and nothing that could be a whole turn)."""
+    """The entries as a completion: some servers give none for the end of turn (python-sdk#457). None where they hold the content
+    only (no marker among them and nothing that could be a whole turn)."""
     if not told:
         return None
     out = list(told)
@@ -81,39 +81,50 @@ def channels_of(fields: Fields) -> dict[str, list[str]]:
 
 
 def boundaries(profile: Profile, parts: Parts, fields: Fields) -> dict[str, Ids] | None:
-    """The ids of each channel (`reasoning`, `content`, `tool:<index>`) as the stream's boundaries say them, where the stream gives one delta
-    a token; they equal those of `parts` where these are right. None where the stream witnesses nothing. Edges are those of `parts`."""
+    """The ids of each channel (`reasoning`, `content`, `tool:<index>`) as the stream's boundaries say them, where the stream
+    gives one delta a token; they equal those of `parts` where these are right. None where the stream witnesses nothing: several
+    tokens in a delta, or characters that the vocabulary can cut in several ways behind the same deltas. Edges are those of
+    `parts`."""
     streamed = channels_of(fields)
     ours: dict[str, Ids] = {"reasoning": parts.reasoning, "content": parts.content}
     ours |= {f"tool:{k}": call.arguments or () for k, call in enumerate(parts.calls)}
     if sum(map(len, streamed.values())) < FEWEST_DELTAS or any(ids and not streamed.get(name) for name, ids in ours.items()):
         return None
-    out, single, total = {}, 0, 0
+    out = {}
     for name, ids in ours.items():
         told = _from_deltas(profile, profile.decode(ids), streamed.get(name, []))
         if told is None:
             return None
-        out[name] = told[0]
-        single, total = single + told[1], total + told[2]
-    return out if total and single >= ONE_EACH * total else None
+        out[name] = told
+    return out
 
 
-def _from_deltas(profile: Profile, text: str, deltas: Sequence[str]) -> tuple[Ids, int, int] | None:
-    """(ids by the deltas' boundaries, deltas that are one token, deltas) of the model's `text`; None where they do not spell it."""
+def _from_deltas(profile: Profile, text: str, deltas: Sequence[str]) -> Ids | None:
+    """The ids of the model's `text` by the deltas' boundaries; None where they do not spell it, or not in one way."""
     pieces = _with_edges(text, deltas)
     if pieces is None:
         return None
-    ids: list[int] = []
-    single = 0
-    for piece in pieces:
-        found = _lookup(profile, piece.encode("utf-8", "replace"))
-        single += found is not None
-        ids += [found] if found is not None else profile.encoding.encode_ordinary(piece)
-    return tuple(ids), single + _parts_of_characters(profile, ids, len(pieces) - single), len(pieces)
+    found = [_lookup(profile, piece.encode("utf-8", "replace")) for piece in pieces]
+    ids = tuple(token for token in found if token is not None)
+    if len(ids) < len(found) or any(_cuts_otherwise(profile, a, b) for a, b in pairwise(pieces)):
+        return None
+    return ids
+
+
+def _cuts_otherwise(profile: Profile, piece: str, behind: str) -> bool:
+    """Whether the first character behind a boundary could have begun in the token before it: the stream would look the same."""
+    first = behind[0].encode("utf-8", "replace")
+    if len(first) == 1:
+        return False
+    whole, rest = piece.encode("utf-8", "replace"), behind.encode("utf-8", "replace")
+    return any(
+        _lookup(profile, whole + first[:k]) is not None and _lookup(profile, rest[k:]) is not None for k in range(1, len(first))
+    )
 
 
 def _with_edges(text: str, deltas: Sequence[str]) -> list[str] | None:
-    """The deltas with the edges of `text` in place of the wire's: a server takes whitespace from the first and last, or joins some."""
+    """The deltas with the edges of `text` in place of the wire's: a server takes whitespace from the first and last, or joins
+    some."""
     joined = "".join(deltas)
     if joined == text:
         return [delta for delta in deltas if delta]
@@ -131,10 +142,3 @@ def _with_edges(text: str, deltas: Sequence[str]) -> list[str] | None:
     bare[0] = lead + bare[0].lstrip()
     bare[-1] = bare[-1].rstrip() + trail
     return bare
-
-
-def _parts_of_characters(profile: Profile, ids: Sequence[int], multiple: int) -> int:
-    """How many deltas of several tokens are excused: characters that the vocabulary spells with several ids come as one delta."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    waiting = sum(not decoder.decode(profile.encoding.decode_single_token_bytes(token)) for token in ids)
-    return min(multiple, waiting)

@@ -75,7 +75,7 @@ def test_no_body_stops_its_shard_or_leaks_a_wrong_row(mini: Profile, campaign: C
     rows = put_out(rows, answers, rules_of(campaign, mini))  # as the asset does
     write_rows(tmp_path / "00.parquet", rows)
     assert [row.sample_id for row in rows] == [answer.sample_id for answer in answers]
-    assert len({row.grade for row in rows}) >= 4, "damage is neither everything nor nothing"
+    assert len({row.grade for row in rows}) >= 3, "damage is neither everything nor nothing"
     keys = {answer.key for answer in answers}
     found = judge_tokens(to_table(rows), n_vocab=mini.n_vocab, finished_keys=keys, checker=Checker(mini, answers))
     broken = [v.message for v in found if v.check in ("structure", "lineage") and not v.passed]

@@ -14,7 +14,6 @@ from eagle3_assets.exact.reconstruction import Reconstruction
 from eagle3_assets.exact.render import PromptForm
 from eagle3_assets.exact.tokenizer import Profile, load_profile, profile_for_model
 from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.wire_profiles import READINGS, reading_name
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 # Row by row, no tolerance: residual of prompt and completion, grade, and a word of the reason (prompt-side.md, contract 4.1).
@@ -286,11 +285,14 @@ def test_ambiguous_rows_keep_their_survivors_for_the_model(mini: Profile, provid
 
 def test_a_bill_that_only_an_unclosed_reading_fits_is_weighed_against_one_token_of_damage(mini: Profile) -> None:
     """`</think>` left out costs one token less; a server that re-spaces arguments adds as many. The bill shows only the sum."""
-    provider, known = Provider(mini), ("verbatim", True)
+    provider = Provider(mini)
     wire = {
-        "rows": 200, "explained": 199, "decided": True, "edges": {}, "readings": {reading_name(known): 199},
-        "ruled_out": [reading_name(reading) for reading in READINGS if reading != known],
-    }  # fmt: skip
+        "rows": 200,
+        "explained": 199,
+        "decided": True,
+        "readings": [{"weight": 1.0, "edges": {}}],
+        "strata": {"no_tools": {"damage": 0.02}},
+    }
     sent = ('{"a":1}', '{"a":true}', '{"a":[1,2]}', '{"b":"x"}')
     pairs = [(text, text.replace(":", ": ", 1)) for text in sent] + [(text, text.replace(",", ", ")) for text in sent]
     told, spaced = next(pair for pair in pairs if len(mini.encode(pair[1])) - len(mini.encode(pair[0])) == 1)

@@ -1,0 +1,298 @@
+"""Frames: everything of a completion but the whitespace at the edges of its two texts, in every way that the wire leaves open.
+
+Belongs here: the finite space, each member with the finding that put it there: ids of calls, the spelling of arguments, where
+reasoning ended, where a truncated answer was cut, markers that leaked into the text. Does not belong here: edges (`edges.py`),
+choosing (`selection.py`).
+
+A frame's `share` is how often a model writes that way where the wire leaves several ways open; the first frame is the text as it
+stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from eagle3_assets.exact.edges import FieldText
+from eagle3_assets.exact.fields import Fields, ToolCall
+from eagle3_assets.exact.grammar import CallParts, Ids, Parts, assemble
+from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.turn_text import call_parts
+
+ENDS_TURN = ("stop", "tool_calls")
+ToolIds = Literal["none", "wire", "rebuilt"]
+# How a model may have spelled arguments that a server wrote anew (contract 4.3 #6); `wire` is as returned.
+STYLES = ("wire", "spaced", "compact", "indented", "plain")
+STYLE_SHARE = {"wire": 0.2, "spaced": 0.5, "compact": 0.15, "indented": 0.1, "plain": 0.05}
+UNCLOSED = 0.05  # reasoning that a tool section ended without its marker (vllm#32216)
+ODD_TOOL_ID = 0.05  # an id without the model's form, or with another number, is the model's all the same (contract 4.3 #7)
+LEAKED = 0.5  # well-formed marker text and no calls: the markers were sampled and no parser found them, or the model quotes them
+
+
+@dataclass(frozen=True, slots=True)
+class CallHabits:
+    """How often the model does what is seldom: ends the reasoning with a tool section and no marker; writes an id that is not its own form
+    with the conversation's next number."""
+
+    unclosed: float = UNCLOSED
+    odd_id: float = ODD_TOOL_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """`parts` with empty texts; `size` its ids. `reasoning`, `content`: the texts that stand in it, as on the wire. `arguments` a
+    style of `STYLES`; `leaked`: markers were read out of the text."""
+
+    parts: Parts
+    size: int
+    reasoning: FieldText
+    content: FieldText
+    tool_ids: ToolIds = "none"
+    arguments: str = "wire"
+    leaked: bool = False
+    share: float = 1.0
+
+    def filled(self, reasoning: tuple[str, str], content: tuple[str, str]) -> Parts:
+        """The parts with both texts between these runs."""
+        return replace(self.parts, reasoning=self.reasoning.ids(*reasoning), content=self.content.ids(*content))
+
+
+def enumerate_frames(
+    profile: Profile,
+    fields: Fields,
+    *,
+    thinking: bool,
+    prior_calls: int,
+    numbering: str = "unknown",
+    styles: Sequence[str] = ("wire",),
+    habits: CallHabits | None = None,
+) -> list[Frame]:
+    """All frames of the answer in `fields`. `prior_calls` counts the tool calls of the conversation so far (rebuilt ids continue
+    it); `numbering` is what is known of the provider's tool ids (`TOOL_IDS`); `styles` the spellings of arguments to try. Raises
+    ExactError for text that has no ids (lone surrogates)."""
+    reasons = thinking and profile.opened_by != "never"
+    habits = habits or CallHabits()
+    out = [
+        replace(frame, reasoning=reasoning, content=content)
+        for reasoning, content in [(FieldText(profile, fields.reasoning or ""), FieldText(profile, fields.content or ""))]
+        for frame in _frames(profile, fields, content, reasons, prior_calls, numbering, styles, habits)
+    ]
+    leaked = _read_leak(profile, fields, reasons)
+    if leaked is not None:
+        bare, closed = leaked
+        reasoning, content = FieldText(profile, bare.reasoning or ""), FieldText(profile, bare.content or "")
+        for frame in _frames(profile, bare, content, reasons, prior_calls, "verbatim", ("wire",), habits):
+            if frame.tool_ids != "rebuilt" and frame.parts.closed == closed:
+                out.append(replace(frame, reasoning=reasoning, content=content, leaked=True, share=LEAKED))
+    return out
+
+
+def _frames(
+    profile: Profile,
+    fields: Fields,
+    content: FieldText,
+    reasons: bool,
+    prior_calls: int,
+    numbering: str,
+    styles: Sequence[str],
+    habits: CallHabits,
+) -> Iterator[Frame]:
+    truncated = fields.finish_reason == "length"
+    base = Parts(opened=reasons and profile.opened_by == "model", ended=not truncated)
+    encode = _remembering(profile)
+    for tool_ids, heads, id_share in _call_ids(profile, fields.tool_calls, prior_calls, numbering, habits.odd_id):
+        for style, arguments, style_share in _spellings(fields.tool_calls, styles):
+            calls = [
+                ToolCall(head, call.name, text) for head, call, text in zip(heads, fields.tool_calls, arguments, strict=True)
+            ]
+            for parts in _sections(profile, base, calls, encode, truncated):
+                for closed, share in _closings(profile, parts, bool(content.text), reasons, truncated, habits.unclosed):
+                    whole = replace(parts, closed=closed)
+                    size = len(assemble(profile, whole))
+                    yield Frame(whole, size, content, content, tool_ids, style, share=share * id_share * style_share)
+
+
+def _closings(
+    profile: Profile, parts: Parts, has_content: bool, reasons: bool, truncated: bool, unclosed: float
+) -> tuple[tuple[bool, float], ...]:
+    """Whether the closing marker was emitted. Without content a tool section may have ended the reasoning (vllm#32216), and a
+    truncated answer may have been cut inside it."""
+    if not reasons:
+        return ((False, 1.0),)
+    if has_content:
+        return ((True, 1.0),)
+    if parts.section is not None:
+        return ((True, 1 - unclosed), (False, unclosed)) if profile.facts["tools"]["ends_reasoning"] else ((True, 1.0),)
+    return ((False, 0.95), (True, 0.05)) if truncated else ((True, 1.0),)
+
+
+# ---------------------------------------------------------------------------------------------------- ids of calls
+# What is known of a provider's tool ids: verbatim (the model's own), running (renumbered over the conversation, or the model's
+# own: the same where it counts well), local (anew in each answer), unknown.
+TOOL_IDS = ("verbatim", "running", "local", "unknown")
+
+
+def _call_ids(
+    profile: Profile, calls: Sequence[ToolCall], prior_calls: int, numbering: str, odd: float
+) -> Iterator[tuple[ToolIds, list[str], float]]:
+    """The id texts that the model may have written: the wire's where it has the model's form and the conversation's next number,
+    else rebuilt from the counter and (models do write odd ids) as on the wire. For a foreign id the bill decides, it costs 9 to
+    31 more; a native id with another number costs the same, so both survive until `numbering` is known (contract 4.3 #7)."""
+    if not calls or profile.calls_are_json:
+        yield "none", [""] * len(calls), 1.0
+        return
+    wire = [call.id for call in calls]
+    rebuilt = [profile.tool_id(call.name, prior_calls + k) for k, call in enumerate(calls)]
+    matches = [profile.tool_id_pattern.match(call.id) for call in calls]
+    native = all(m is not None and m["name"] == call.name for m, call in zip(matches, calls, strict=True))
+    if native and rebuilt == wire:
+        yield "wire", wire, 1.0
+        return
+    if not native:
+        share = 1 - odd
+    else:
+        share = {"verbatim": 0.05, "local": 1 - odd}.get(numbering, 0.5)
+    ways: list[tuple[ToolIds, list[str], float]] = [("rebuilt", rebuilt, share)]
+    if all(wire):
+        ways.append(("wire", wire, 1 - share))
+    yield from ways if not native else reversed(ways)
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "spaced": lambda value: json.dumps(value, ensure_ascii=False),
+    "compact": lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+    "indented": lambda value: json.dumps(value, ensure_ascii=False, indent=2),
+    "plain": lambda value: json.dumps(value),
+}
+
+
+def respelled(arguments: str, style: str) -> str | None:
+    """Arguments as a model would have written them in `style`; None for what is no JSON, or cannot be written."""
+    if style == "wire":
+        return arguments
+    try:
+        text = _WRITERS[style](json.loads(arguments, parse_constant=_no_constant))
+        text.encode()
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
+def _spellings(calls: Sequence[ToolCall], styles: Sequence[str]) -> list[tuple[str, tuple[str, ...], float]]:
+    """(style, arguments of all calls, its share): each spelling once, under the first style that has it."""
+    out: dict[tuple[str, ...], tuple[str, float]] = {}
+    for style in styles:
+        texts = tuple(text for call in calls if (text := respelled(call.arguments, style)) is not None)
+        if len(texts) == len(calls):
+            first, share = out.get(texts, (style, 0.0))
+            out[texts] = first, share + STYLE_SHARE[style]
+    whole = sum(share for _, share in out.values())
+    return [(style, texts, share / whole) for texts, (style, share) in out.items()]
+
+
+def styles_of(arguments: str) -> frozenset[str]:
+    """The styles that `arguments` may be written in; empty for another one and for what is no JSON."""
+    return frozenset(style for style in STYLES[1:] if respelled(arguments, style) == arguments)
+
+
+def _sections(
+    profile: Profile, base: Parts, calls: Sequence[ToolCall], encode: Callable[[str], Ids], truncated: bool
+) -> Iterator[Parts]:
+    """The tool section; a truncated one may lack its end, the last call's end, or the last call's arguments."""
+    if not calls:
+        yield base
+        return
+    parts = tuple(call_parts(profile, call, encode) for call in calls)
+    yield replace(base, calls=parts, section=True)
+    if truncated and not profile.calls_are_json:
+        yield replace(base, calls=parts, section=False)
+        yield replace(base, calls=(*parts[:-1], replace(parts[-1], closed=False)), section=False)
+        if not parts[-1].arguments:
+            yield replace(base, calls=(*parts[:-1], CallParts(parts[-1].head, None, closed=False)), section=False)
+
+
+# ---------------------------------------------------------------------------------------------------- leaked markers
+def _read_leak(profile: Profile, fields: Fields, reasons: bool) -> tuple[Fields, bool] | None:
+    """(the fields as a parser would have returned them, whether reasoning was closed) for marker text that reads as a well-formed
+    turn (contract 4.3 #4, #11): a tool section that no parser found, a `</think>` that nobody cut at. None without one."""
+    if profile.calls_are_json or fields.finish_reason == "length":
+        return None
+    tools = profile.facts["tools"]
+    reasoning, content = fields.reasoning or "", fields.content or ""
+    close = str(profile.facts["reasoning"].get("close", "")) if reasons else ""
+    closed = bool(content) or not reasons
+    found = False
+    if reasons and not reasoning and close and close in content:
+        reasoning, _, content = content.partition(close)
+        found = closed = True
+    begin = str(tools["section_begin"])
+    text = content if begin in content else reasoning
+    calls: tuple[ToolCall, ...] | None = fields.tool_calls
+    if begin in text and not fields.tool_calls:
+        before, _, section = text.partition(begin)
+        calls = _read_calls(profile, section)
+        if calls is None:
+            return None
+        found = True
+        if text is content:
+            content, closed = before, True
+        else:
+            reasoning, closed = before, False
+    if not found:
+        return None
+    finish = "tool_calls" if calls else fields.finish_reason
+    return replace(
+        fields, reasoning=reasoning, content=content, tool_calls=calls or (), finish_reason=finish
+    ), closed if reasons else False
+
+
+def _read_calls(profile: Profile, section: str) -> tuple[ToolCall, ...] | None:
+    """The calls of a section's text behind its begin marker; None where it is not well formed. Spaces between markers are those
+    that a detokenizer joined (vllm#33457), one at each side."""
+    tools = profile.facts["tools"]
+    head, arguments = r"(?P<head>.*?)", r"(?P<arguments>.*?)"
+    call = re.compile(
+        r"\s*"
+        + re.escape(tools["call_begin"])
+        + head
+        + re.escape(tools["argument_begin"])
+        + arguments
+        + re.escape(tools["call_end"]),
+        re.DOTALL,
+    )
+    calls, at = [], 0
+    while match := call.match(section, at):
+        joined = section.startswith(" ")
+        inner = [
+            text[1:-1] if joined and text.startswith(" ") and text.endswith(" ") else text
+            for text in match.group("head", "arguments")
+        ]
+        named = profile.tool_id_pattern.match(inner[0].strip())
+        calls.append(ToolCall(inner[0], named["name"] if named else inner[0], inner[1]))
+        at = match.end()
+    rest = section[at:].strip()
+    return tuple(calls) if calls and rest == tools["section_end"] else None
+
+
+def count_calls(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Tool calls in a conversation's history."""
+    return sum(len(m["tool_calls"]) for m in messages if isinstance(m.get("tool_calls"), list | tuple))
+
+
+def _remembering(profile: Profile) -> Callable[[str], Ids]:
+    seen: dict[str, Ids] = {}
+
+    def encode(text: str) -> Ids:
+        if text not in seen:
+            seen[text] = tuple(profile.encode(text))
+        return seen[text]
+
+    return encode

@@ -1,0 +1,113 @@
+"""The readings that are tried for a provider, as a grid, and what each costs before any answer speaks.
+
+Belongs here: mechanisms that a provider's texts do not contradict, what the model may have written where nothing is known, costs. Does not
+belong here: scores and decisions (`learning.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from eagle3_assets.exact.edges import BREAKS, EDGES, JOIN, KEEP, RUNS, Mechanism
+from eagle3_assets.exact.habits import Habit
+from eagle3_assets.exact.observations import Floats, Observation
+from eagle3_assets.exact.readings import BILLINGS, UNKNOWN_TRAIL, Billing, Reading
+
+DECIDING_ROWS = 8
+# Nats that a reading costs before any answer speaks: of equal ones the simplest is taken
+COSTS = {"keep": 0.0, "join": 0.5, "strip": 1.0, "trim": 2.0}
+BILLING_COSTS: Mapping[Billing, float] = {
+    (True, 0): 0.0,
+    (False, 0): 1.0,
+    (True, 1): 2.0,
+    (True, -1): 2.5,
+    (True, 2): 4.0,
+    (True, -2): 4.0,
+}
+ANEW_COST = 3.0
+CONTRADICTED = 0.9  # a mechanism that this share of the texts contradicts is not tried
+# Where no habit is known and whitespace is taken away, what the model may always write there
+SPACE = ((" ", 0.997), ("", 0.001), ("\n", 0.001), ("\n\n", 0.001))
+BREAK = (("\n", 0.6), ("\n\n", 0.397), ("", 0.002), (" ", 0.001))
+MIXED = ((" ", 0.45), ("", 0.45), ("\n", 0.05), ("\n\n", 0.05))
+TRIMMED = (("\n", 0.6), ("\n\n", 0.39), ("", 0.01))
+TRIMMED_TRAIL = (("", 0.97), ("\n", 0.02), ("\n\n", 0.01))
+# An always written line break that nobody shows: so far from what was recorded that bills must say it against this many nats
+UNHEARD_OF = 25.0
+
+
+@dataclass(frozen=True)
+class Space:
+    """The readings of one provider as a grid: `mechanisms` at each edge, pairs of them for each field, arguments as returned or
+    anew, billings. `total` [readings] after `scores`."""
+
+    mechanisms: tuple[tuple[Mechanism, ...], ...]
+
+    @property
+    def pairs(self) -> tuple[list[tuple[Mechanism, Mechanism]], list[tuple[Mechanism, Mechanism]]]:
+        a, b, c, d = self.mechanisms
+        return list(product(a, b)), list(product(c, d))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        left, right = self.pairs
+        return len(left), len(right), 2, len(BILLINGS)
+
+    def reading(self, flat: int) -> tuple[Reading, bool]:
+        """(the reading, whether arguments are written anew) at an index of the flattened grid."""
+        i, j, s, b = np.unravel_index(flat, self.shape)
+        left, right = self.pairs
+        return Reading((*left[int(i)], *right[int(j)]), BILLINGS[int(b)]), bool(s)
+
+    def costs(self, written_anew: bool) -> Floats:
+        left, right = self.pairs
+        one, other = (np.array([sum(map(_cost, pair)) for pair in pairs]) for pairs in (left, right))
+        anew = np.array([0.0, ANEW_COST if written_anew else 1e3])
+        billing = np.array([BILLING_COSTS[b] for b in BILLINGS])
+        # a detokenizer that joins a space to <think> joins one to </think> as well (vllm#33457); only the other way round is met
+        alone = np.array([[UNHEARD_OF * (a[0].kind == "join" != b[0].kind) for b in right] for a in left])
+        fields = one[:, None] + other[None, :] + alone
+        total = fields[:, :, None, None] + anew[None, None, :, None] + billing[None, None, None, :]
+        return np.asarray(total, dtype=np.float32).reshape(-1)
+
+
+def _cost(mechanism: Mechanism) -> float:
+    return COSTS[mechanism.kind] + UNHEARD_OF * (mechanism.model in (BREAK, TRIMMED))
+
+
+def space_of(rows: Sequence[Observation], habits: Mapping[str, Habit]) -> Space:
+    """The mechanisms that these answers do not contradict."""
+    return Space(tuple(tuple(_mechanisms(rows, edge, habits[edge])) for edge in EDGES))
+
+
+def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit) -> list[Mechanism]:
+    lead = edge.endswith("lead")
+    tried = [KEEP, JOIN]
+    if habit.known:
+        tried += [Mechanism("strip", habit.table(RUNS)), Mechanism("trim", habit.table(BREAKS))]
+    else:
+        tried += [Mechanism("strip", model) for model in ((SPACE, MIXED, BREAK) if lead else (UNKNOWN_TRAIL, BREAK))]
+        tried.append(Mechanism("trim", TRIMMED if lead else TRIMMED_TRAIL))
+    shown = [run for row in rows if (run := run_of(row, edge)) is not None]
+    # two spaces in front, or one behind, in most answers: one was joined on (contract 4.3 #1); no model ends its texts in a space
+    joined = sum(run.startswith("  ") if lead else run.endswith(" ") for run in shown)
+    if joined >= max(DECIDING_ROWS, len(shown) / 2):
+        return [JOIN]
+    return [
+        m
+        for m in tried
+        if m.kind == "keep" or (shown and sum(not m.runs(r, lead=lead, joins=True) for r in shown) <= CONTRADICTED * len(shown))
+    ]
+
+
+def run_of(row: Observation, edge: str) -> str | None:
+    """The wire's run at an edge, None where there is none."""
+    name, _, side = edge.partition("_")
+    counted = row.reasoning if name == "reasoning" else row.content
+    if not counted.text or (side == "trail" and not counted.core):
+        return None
+    return counted.lead if side == "lead" else counted.trail
