@@ -41,7 +41,8 @@ def test_server_ids_are_exact_and_b1_keeps_its_promise(demo: Place) -> None:
 def test_the_live_model_and_the_bank_give_the_same_kind_of_result(demo: Place, place: Place) -> None:
     """The same prompts answered from the committed bank: as many rows, the same grades in about the same shares, as exact.
 
-    About: the bank was sampled from the whole distribution, so its edges vary more and fewer providers are decided with confidence.
+    About: the bank was sampled from the whole distribution, so its edges vary more, and of a provider with thirty answers the leading
+    space may stay open: its rows, two fifths of a dataset, are C1 then.
     """
     names = tuple(d.name for d in load_campaign("demo").dataset)
     campaign = small_campaign(place.folder, "banked", datasets=names, rows=None)
@@ -55,7 +56,7 @@ def test_the_live_model_and_the_bank_give_the_same_kind_of_result(demo: Place, p
             {g: counts["rows"] / found[name]["rows"] for g, counts in found[name]["grades"].items()} for found in (live, bank)
         ]
         for grade in {*shares[0], *shares[1]}:
-            assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.3, (name, grade, shares)
+            assert abs(shares[0].get(grade, 0) - shares[1].get(grade, 0)) < 0.5, (name, grade, shares)
     for found in (live, bank):
         trusted = [
             counts for d in found.values() for g, counts in d["grades"].items() if g in ("A0", "B1") and not counts["no_truth"]
