@@ -16,7 +16,7 @@ GROWTH_STEPS = 20  # from almost nothing back to the full limit in this many rou
 # A refusal now and then is weather, not a limit: with one in a hundred requests refused at random, a decrease for each would leave
 # half of the requests unsent (measured: 48 % of the slots busy). Only a share of refusals above PATIENCE speaks of a limit: of the last
 # requests (exponentially weighted), and of no fewer than are in flight, because a refusal comes minutes before the answers to what was
-# sent beside it (measured with a fixed window: the first 20 refusals of 2,000 requests cost 30 % of the slots).
+# sent beside it (seen with a fixed window: 2,000 in flight fell to 1,445 in the opening, and took half the run to come back).
 PATIENCE, WINDOW = 0.05, 64
 # A prepaid account lets the estimates of running requests fill a fixed part of its balance (contract 2.4). That ceiling does not
 # move like a rate limit: stay close below it, and try a little more only now and then; but what is tried doubles with every round
