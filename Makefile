@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Installed first. A build of this version that is there already (a GPU machine's, README) is kept.
 TORCH := torch==2.13.0
 
+TEST_WORKERS ?= 2
+
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
@@ -22,8 +24,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup ## the whole flow in miniature: no key, no GPU, no model download
 	$(BIN)/eagle3 run
 
-test: setup
-	$(BIN)/python -m pytest
+test: setup # a file's tests stay together; the minutes-long files start first
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder eagle3_assets_tests/e2e eagle3_assets_tests
 
 test-browser: setup ## needs Debian's chromium
 	$(BIN)/python -m pytest -m browser
