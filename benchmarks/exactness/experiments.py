@@ -14,22 +14,28 @@ from typing import Any
 from benchmarks.exactness import rebuild
 from benchmarks.exactness.judge import HIGH, judge
 from benchmarks.exactness.purchase import Purchase
+from eagle3_assets.campaign import Corpus
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields
 
+FITTED = ("A0", "A1", "A2", "B1", "C1", "R")
+ADMITTED = float(Corpus.model_fields["min_p_exact"].default)
 SHIFTS = tuple(shift for shift in range(-5, 6) if shift)
 
 
 # ---------------------------------------------------------------------------------------------------- placebo
 @dataclass
 class Placebo:
-    """Wrong bills tried and fitted (grade B1 or C1) by shift, of the completion and of the prompt; `likely`: fitted with a p_exact of
-    half or more; `grades` of all."""
+    """Wrong bills tried and fitted by shift, of the completion and of the prompt. `fitted`: admitted, B1 or better or C1 with a p_exact
+    that a corpus admits (ADMITTED); `likely`: C1 or better with half or more; `any_fit`: C1 or better with whatever p_exact; `claimed`:
+    the sum of all p_exact; `grades` of all."""
 
     tried: Counter[int] = field(default_factory=Counter)
     fitted: Counter[int] = field(default_factory=Counter)
     likely: Counter[int] = field(default_factory=Counter)
+    any_fit: Counter[int] = field(default_factory=Counter)
+    claimed: float = 0.0
     prompt_tried: Counter[int] = field(default_factory=Counter)
     prompt_fitted: Counter[int] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
@@ -37,6 +43,15 @@ class Placebo:
     @property
     def share(self) -> float:
         return sum(self.fitted.values()) / max(1, sum(self.tried.values()))
+
+    @property
+    def any_share(self) -> float:
+        return sum(self.any_fit.values()) / max(1, sum(self.tried.values()))
+
+    @property
+    def mean_claim(self) -> float:
+        """The mean probability that the platform gives to a reconstruction that is wrong by construction."""
+        return self.claimed / max(1, sum(self.tried.values()))
 
     @property
     def prompt_share(self) -> float:
@@ -48,20 +63,23 @@ def placebo(stage: rebuild.TextStage, answers: Sequence[WireAnswer], rows: int) 
     out, done = Placebo(), 0
     for answer in answers:
         fields = parse_fields(answer.body, answer.content_type)
-        if not fields.billed_completion or not fields.billed_prompt or stage.rebuild(answer).grade not in ("B1", "C1"):
+        if not fields.billed_completion or not fields.billed_prompt or stage.rebuild(answer).grade not in FITTED:
             continue
         for shift in SHIFTS:
             if fields.billed_completion + shift < 1:
                 continue
             found = stage.rebuild(answer, billed_completion=fields.billed_completion + shift)
-            fits = found.grade in ("B1", "C1")
+            fits = found.grade in FITTED
             out.tried[shift] += 1
-            out.fitted[shift] += fits
+            out.fitted[shift] += fits and found.p_exact >= ADMITTED
             out.likely[shift] += fits and found.p_exact >= 0.5
+            out.any_fit[shift] += fits
+            out.claimed += found.p_exact if fits else 0.0
             out.grades[found.grade] += 1
         shift = SHIFTS[done % len(SHIFTS)]
         out.prompt_tried[shift] += 1
-        out.prompt_fitted[shift] += stage.rebuild(answer, billed_prompt=fields.billed_prompt + shift).grade in ("B1", "C1")
+        moved = stage.rebuild(answer, billed_prompt=fields.billed_prompt + shift)
+        out.prompt_fitted[shift] += moved.grade in FITTED and moved.p_exact >= ADMITTED
         done += 1
         if done == rows:
             break

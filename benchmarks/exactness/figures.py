@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from random import Random
 
-from eagle3_assets.review.intervals import beta_quantile
+from eagle3_assets.intervals import beta_quantile
 
 
 def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """From journal to Parquet rows: CPU and wall time, memory, what encoding has of it; beside it the plain `transformers` route.
 
     python -m benchmarks.exactness.speed                       # 2,000 answers of some 3,450 tokens, one process, then two
-    python -m benchmarks.exactness.speed --answers 40000       # the whole campaign
+    python -m benchmarks.exactness.speed --answers 40000 --keep DIR       # the whole campaign; making its journals takes 12 minutes
 
 Answers are bought from the stand-in (Kimi's vocabulary, two providers: verbatim, injecting; a third with tools) and put into shards of
 280, as a campaign of 40,000 answers in 9 x 16 shards has them. The wire profiles are learned before and known, as they are when the
@@ -15,6 +15,7 @@ not run.) Its ids are compared with ours where ours are the text as it stands.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -80,6 +81,16 @@ def prepare(root: Path, answers: int, seed: int) -> tuple[int, int]:
         left -= 1
     if kept is not None:
         kept.close()
+    return tokens, size
+
+
+def prepared(root: Path, answers: int, seed: int) -> tuple[int, int]:
+    """As `prepare`; what was made before in this folder, by the same numbers, is used again."""
+    made, asked = root / "prepared.json", {"answers": answers, "seed": seed, "mean_tokens": MEAN_TOKENS}
+    if made.exists() and (known := json.loads(made.read_bytes()))["asked"] == asked:
+        return int(known["tokens"]), int(known["bytes"])
+    tokens, size = prepare(root, answers, seed)
+    made.write_text(json.dumps({"asked": asked, "tokens": tokens, "bytes": size}))
     return tokens, size
 
 
@@ -247,7 +258,11 @@ def told(title: str, one: dict[str, float]) -> str:
     return (
         f"{title:38s} {1000 * one['cpu_s'] / rows:6.2f} CPU ms an answer, encoding {one['encoding_s'] / one['cpu_s']:4.0%}, "
         f"{rows / one['wall_s']:6.0f} answers/s, peak {one['peak_mb']:5.0f} MB in all, start {one['loading_s']:.1f} CPU s; "
-        f"{CAMPAIGN_ANSWERS:,} answers in {whole:.1f} min"
+        + (
+            f"{rows:,.0f} answers in {one['with_start_s'] / 60:.1f} min"
+            if rows >= CAMPAIGN_ANSWERS
+            else f"so {CAMPAIGN_ANSWERS:,} in {whole:.1f} min"
+        )
     )
 
 
@@ -258,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--answers", type=int, default=2_000)
     parser.add_argument("--peer-answers", type=int, default=840, help="of these, what the peer is given (and ours beside it)")
     parser.add_argument("--rounds", type=int, default=2, help="of the comparison, in turns; the least CPU of each counts")
+    parser.add_argument("--keep", type=Path, help="make the journals in this folder, and use those that are there the next time")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -267,13 +283,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     if args.worker:
         print(json.dumps(work(args.worker, Path(args.root), args.shards.split(","))))
         return {}
-    with tempfile.TemporaryDirectory() as name:
-        root, begun = Path(name), time.perf_counter()
-        tokens, size = prepare(root, args.answers, args.seed)
+    with contextlib.ExitStack() as stack:
+        root, begun = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory())), time.perf_counter()
+        tokens, size = prepared(root, args.answers, args.seed)
         shards = sorted(path.name for path in (root / "shards").iterdir())
         print(
-            f"{args.answers:,} answers of {tokens / args.answers:,.0f} tokens ({size / args.answers / 1024:.1f} KB) in {len(shards)} shards, "
-            f"made in {time.perf_counter() - begun:.0f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+            f"{args.answers:,} answers of {tokens / args.answers:,.0f} tokens ({size / args.answers / 1024:.1f} KB), {tokens / 1e6:,.1f} M "
+            f"together, in {len(shards)} shards, there after {time.perf_counter() - begun:.0f} s; load {os.getloadavg()[0]:.1f} on "
+            f"{os.cpu_count()} cores",
+            flush=True,
         )
         few = shards[: max(1, args.peer_answers // SHARD_ANSWERS)]
         turns = [(measure("ours", root, 1, few), measure("transformers", root, 1, few)) for _ in range(args.rounds)]
@@ -282,9 +300,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             for k, title in enumerate(("ours, 1 process", "transformers, 1 process, same rows"))
         }
         same, asked = same_ids(root)
-        found[f"ours, {args.processes} processes, everything"] = measure("ours", root, args.processes, shards)
         for title, one in found.items():
-            print(told(title, one))
+            print(told(title, one), flush=True)
+        title = f"ours, {args.processes} processes, everything"
+        found[title] = measure("ours", root, args.processes, shards)
+        print(told(title, found[title]))
         first, peer, _ = found.values()
         ratio = (peer["cpu_s"] / peer["rows"]) / (first["cpu_s"] / first["rows"])
         print(

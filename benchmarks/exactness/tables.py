@@ -153,21 +153,29 @@ def _difference(tally: Tally) -> tuple[str, str]:
 
 def wrong_bills(console: Console, found: Mapping[str, Placebo]) -> None:
     made = table(
-        "placebo: share of wrong bills that the text stage fits (B1 or C1)",
+        "placebo: share of wrong bills that the text stage fits: by shift any grade but Q and D, with whatever p_exact",
         "provider",
         *[f"{s:+d}" for s in SHIFTS],
-        "all",
+        "any fit",
+        f"p_exact >= {experiments.ADMITTED}",
+        "mean p_exact",
         "prompt",
     )
     total = Placebo()
+
+    def add_row(name: str, one: Placebo) -> None:
+        made.add_row(
+            name, *[share(one.any_fit[s], one.tried[s]) for s in SHIFTS], f"{one.any_share:.3f}", f"{one.share:.3f}",
+            f"{one.mean_claim:.4f}", f"{one.prompt_share:.3f}",
+        )  # fmt: skip
+
     for name, one in found.items():
-        made.add_row(name, *[share(one.fitted[s], one.tried[s]) for s in SHIFTS], f"{one.share:.3f}", f"{one.prompt_share:.3f}")
-        for counter in ("tried", "fitted", "likely", "prompt_tried", "prompt_fitted", "grades"):
+        add_row(name, one)
+        total.claimed += one.claimed
+        for counter in ("tried", "fitted", "likely", "any_fit", "prompt_tried", "prompt_fitted", "grades"):
             getattr(total, counter).update(getattr(one, counter))
     made.add_section()
-    made.add_row(
-        "together", *[share(total.fitted[s], total.tried[s]) for s in SHIFTS], f"{total.share:.3f}", f"{total.prompt_share:.3f}"
-    )
+    add_row("together", total)
     console.print(made)
     console.print(f"grades of the wrong bills: {dict(total.grades)}")
 

@@ -48,6 +48,7 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
 
 
 def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, Any]:
+    from eagle3_assets.exact import audit
     from eagle3_assets.exact.rows import build_rows
     from eagle3_assets.exact.sample_row import write_rows
     from eagle3_assets.exact.tokenizer import load_profile
@@ -62,6 +63,7 @@ def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str)
         dataset,
         journal.read(store.answers(dataset.name, shard)),
         read_committed(store.wire_profiles, made_by="wire_profiles"),
+        audit.read(store.audit),
     )
     rows = put_out(rows, journal.read(store.answers(dataset.name, shard)), rules_of(campaign, profile))
     write_rows(path, rows)

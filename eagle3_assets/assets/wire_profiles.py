@@ -25,6 +25,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         "While data has not decided a provider's leading-space question, no row of it is better than C1.",
     )
     def wire_profiles(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        from eagle3_assets.exact.profile_pictures import as_markdown
         from eagle3_assets.exact.tokenizer import load_profile
         from eagle3_assets.exact.wire_profiles import learn
 
@@ -36,7 +37,14 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             )
             write_json(store.wire_profiles, found)
             manifest = commit(store.wire_profiles, files=[store.wire_profiles], inputs=inputs)
-            return dg.MaterializeResult(metadata=described({"profiles": found}, file=store.wire_profiles, digest=manifest.digest))
+            shown = dg.MetadataValue.md(as_markdown(found))
+            named = {name: entry["cannot_be_exact"] for name, entry in found["providers"].items() if entry["cannot_be_exact"]}
+            numbers = {"providers": len(found["providers"]), "decided": sum(e["decided"] for e in found["providers"].values())}
+            return dg.MaterializeResult(
+                metadata=described(
+                    numbers, cannot_be_exact=named, profiles=shown, file=store.wire_profiles, digest=manifest.digest
+                )
+            )
 
     return [wire_profiles]
 

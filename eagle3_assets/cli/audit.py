@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 # The audit's own scope of the ledger, and the folder of its journal among the answers: a lost ledger is counted again from there, too.
 # No dataset can have this name.
 SCOPE = "(audit)"
-FILE = "audit.json"
 MOST_PER_STRATUM = 1000  # answers rebuilt: more narrow the bounds by little (0 errors in 1,000: at most 0.4 %)
 # What a body with ids or log-probabilities holds; the others are not parsed.
 _SPEAKS = re.compile(rb'"(token_ids|response_token_ids|output_ids|logprobs)"\s*:\s*[\[{]')
@@ -66,7 +65,7 @@ def command(
         for line in buy_answers(campaign, store, buy):
             typer.echo(line, err=True)
     summary = audit_answers(campaign, store)
-    path = store.root / FILE
+    path = store.audit
     audit.write(path, summary)
     if as_json:
         typer.echo(json.dumps(summary))

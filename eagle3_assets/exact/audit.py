@@ -1,6 +1,7 @@
 """The audit: how often a rebuilt answer is right, measured where the truth is known. Pure statistics over judged answers.
 
-Belongs here: the rates of exactness.md 3.6 with their bounds (`summarize`), the file `audit.json` and how others read it (`read`).
+Belongs here: the rates of exactness.md 3.6 with their bounds (`summarize`), the file `audit.json` and how others read it (`read`), what
+a row takes from them (`with_rates`).
 Does not belong here: judging one answer (`blind.py`), asking for answers (`cli/audit.py`), grades (`reconstruct.py`).
 
     q       share of answers whose rebuilt ids are not the sampled ones (not canonical, or wrongly read)
@@ -15,11 +16,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eagle3_assets.errors import StoreError
+from eagle3_assets.exact.reconstruction import B1_FLOOR, Reconstruction
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.intervals import interval
 from eagle3_assets.store import read_json, write_json
@@ -144,6 +146,31 @@ def _grade_json(rows: Sequence[Judged]) -> dict[str, Any]:
     """How often a grade was right, and what it claimed."""
     exact = sum(row.exact for row in rows)
     return {"exact": asdict(Rate.of(exact, len(rows))), "mean_p_exact": sum(row.p_exact for row in rows) / len(rows)}
+
+
+# ---------------------------------------------------------------------------------------------------- rows
+TEXT_GRADES = ("B1", "C1", "R")  # what rests on text and a bill, which is what the audit rebuilds
+
+
+def with_rates(found: Reconstruction, rates: Rates | None) -> Reconstruction:
+    """A row whose stratum was audited: its p_exact is no higher than what was measured there for its length, and is called audited. A B1
+    that falls below the floor is C1. Rows of other grades, and where `rates` is None, stay as they are."""
+    if rates is None or found.grade not in TEXT_GRADES:
+        return found
+    measured = rates.p_exact(len(found.input_ids) - found.prompt_len)
+    p = min(found.p_exact, measured)
+    evidence = {
+        **found.evidence,
+        "audit": {
+            "rows": rates.rows,
+            "q": rates.q.value,
+            "f0": rates.f0.value,
+            "lambda": rates.lambda_per_id.value,
+            "p_exact": measured,
+        },
+    }
+    grade = "C1" if found.grade == "B1" and p < B1_FLOOR else found.grade
+    return replace(found, grade=grade, p_exact=p, p_basis="audited", evidence=evidence)
 
 
 # ---------------------------------------------------------------------------------------------------- the file

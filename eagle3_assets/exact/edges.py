@@ -66,11 +66,11 @@ def mechanism_of(value: Mapping[str, Any]) -> Mechanism:
 
 
 # ---------------------------------------------------------------------------------------------------- a field and its ids
-# Between a letter and a space before a letter, and between a Han character and a full-width mark, every split regex that a
-# profile has cuts, whatever stands in front: a run of letters ends there. So texts that differ only at their edges share their
-# middle.
-_SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=[\u4e00-\u9fff])(?=[\uff0c\u3002\u3001\uff1b\uff1a\uff1f\uff01])")
+# Between a letter or digit and a space before a letter, and between a letter and a full-width mark, every split regex that a profile
+# has cuts, whatever stands in front: a run of letters ends there. So texts that differ only at their edges share their middle.
+_SAFE_CUT = re.compile(r"(?<=[^\W_])(?= [^\W\d_])|(?<=[^\W_])(?=[\uff0c\u3002\u3001\uff1b\uff1a\uff1f\uff01])")
 _EDGE_CHARS = 48
+_TAILS = (_EDGE_CHARS, 10 * _EDGE_CHARS, 100 * _EDGE_CHARS)  # how far from the end the last cut is looked for
 
 
 class FieldText:
@@ -88,12 +88,19 @@ class FieldText:
         self._head, self._tail = self.core, ""
         self._split = False
         first = _SAFE_CUT.search(self.core) if len(self.core) > 4 * _EDGE_CHARS else None
-        last = _SAFE_CUT.search(self.core, max(first.end() + 1, len(self.core) - _EDGE_CHARS)) if first else None
+        last = self._last_cut(first.end() + 1) if first else None
         if first and last:
             self._split = True
             self._head, self._tail = self.core[: first.start()], self.core[last.start() :]
             self._middle = tuple(profile.encode(self.core[first.start() : last.start()]))
         self._pieces: dict[tuple[str, str], Ids] = {}
+
+    def _last_cut(self, start: int) -> re.Match[str] | None:
+        for tail in _TAILS:
+            found = _SAFE_CUT.search(self.core, max(start, len(self.core) - tail))
+            if found or len(self.core) - tail <= start:
+                return found
+        return None
 
     def _encode(self, text: str) -> Ids:
         return tuple(self._profile.encode(text))

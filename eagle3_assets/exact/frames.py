@@ -11,11 +11,14 @@ stands.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
+from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.exact.edges import FieldText
 from eagle3_assets.exact.fields import Fields, ToolCall
 from eagle3_assets.exact.grammar import CallParts, Ids, Parts, assemble
@@ -27,6 +30,7 @@ ToolIds = Literal["none", "wire", "rebuilt"]
 # How a model may have spelled arguments that a server wrote anew (contract 4.3 #6); `wire` is as returned.
 STYLES = ("wire", "spaced", "compact", "indented", "plain")
 STYLE_SHARE = {"wire": 0.2, "spaced": 0.5, "compact": 0.15, "indented": 0.1, "plain": 0.05}
+MOST_SPELLINGS = 125  # of all calls together; where there are more, all calls are taken to be in one style
 UNCLOSED = 0.05  # reasoning that a tool section ended without its marker (vllm#32216)
 ODD_TOOL_ID = 0.05  # an id without the model's form, or with another number, is the model's all the same (contract 4.3 #7)
 LEAKED = 0.5  # well-formed marker text and no calls: the markers were sampled and no parser found them, or the model quotes them
@@ -187,15 +191,48 @@ def respelled(arguments: str, style: str) -> str | None:
 
 
 def _spellings(calls: Sequence[ToolCall], styles: Sequence[str]) -> list[tuple[str, tuple[str, ...], float]]:
-    """(style, arguments of all calls, its share): each spelling once, under the first style that has it."""
+    """(style, arguments of all calls, its share): each spelling once, under the first style that has it ("mixed": one call so, another
+    so). Calls are spelled each by itself where that is few ways."""
+    ways = [
+        [(style, text, STYLE_SHARE[style]) for style in styles if (text := respelled(call.arguments, style)) is not None]
+        for call in calls
+    ]
+    if len(styles) ** len(calls) <= MOST_SPELLINGS:
+        chosen: Iterable[Sequence[tuple[str, str, float]]] = product(*ways)
+    else:
+        chosen = ([way for options in ways for way in options if way[0] == style] for style in styles)
     out: dict[tuple[str, ...], tuple[str, float]] = {}
-    for style in styles:
-        texts = tuple(text for call in calls if (text := respelled(call.arguments, style)) is not None)
-        if len(texts) == len(calls):
-            first, share = out.get(texts, (style, 0.0))
-            out[texts] = first, share + STYLE_SHARE[style]
+    for options in chosen:
+        if len(options) == len(calls):
+            texts, named = tuple(text for _, text, _ in options), {style for style, _, _ in options}
+            first, share = out.get(texts, (min(named) if len(named) == 1 else "wire" if not named else "mixed", 0.0))
+            out[texts] = first, share + math.prod(share for _, _, share in options)
     whole = sum(share for _, share in out.values())
     return [(style, texts, share / whole) for texts, (style, share) in out.items()]
+
+
+def kind_of(calls: Sequence[ToolCall]) -> Kind:
+    """What a server may have changed in these calls: nothing ("text"), spelling ("calls"), or also the order of keys ("keys")."""
+    if not calls:
+        return "text"
+    return "keys" if any(orders_keys(call.arguments) is not None for call in calls) else "calls"
+
+
+def orders_keys(arguments: str) -> bool | None:
+    """Whether the keys of every object in `arguments` are sorted; None where no object has two."""
+    pairs: list[bool] = []
+
+    def note(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in items]
+        if len(keys) > 1:
+            pairs.append(keys == sorted(keys))
+        return dict(items)
+
+    try:
+        json.loads(arguments, object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return None
+    return all(pairs) if pairs else None
 
 
 def styles_of(arguments: str) -> frozenset[str]:
@@ -206,7 +243,7 @@ def styles_of(arguments: str) -> frozenset[str]:
 def _sections(
     profile: Profile, base: Parts, calls: Sequence[ToolCall], encode: Callable[[str], Ids], truncated: bool
 ) -> Iterator[Parts]:
-    """The tool section; a truncated one may lack its end, the last call's end, or the last call's arguments."""
+    """The tool section; a truncated one may lack its end, or have begun one more call, or lack the last call's end or arguments."""
     if not calls:
         yield base
         return
@@ -214,6 +251,7 @@ def _sections(
     yield replace(base, calls=parts, section=True)
     if truncated and not profile.calls_are_json:
         yield replace(base, calls=parts, section=False)
+        yield replace(base, calls=(*parts, CallParts((), None, closed=False)), section=False)
         yield replace(base, calls=(*parts[:-1], replace(parts[-1], closed=False)), section=False)
         if not parts[-1].arguments:
             yield replace(base, calls=(*parts[:-1], CallParts(parts[-1].head, None, closed=False)), section=False)

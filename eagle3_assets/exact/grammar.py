@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.tokenizer import Profile
 
@@ -63,7 +65,7 @@ def split(profile: Profile, ids: Sequence[int], *, thinking: bool = True, trunca
     """
     automaton, ids, n_base = _Automaton(profile, thinking), tuple(ids), profile.n_base
     start = 0
-    for position in [k for k, token in enumerate(ids) if not 0 <= token < n_base]:
+    for position in _not_ordinary(ids, n_base):
         if start < position:
             automaton.text_run(start, ids[start:position])
         automaton.control(position, ids[position])
@@ -71,6 +73,16 @@ def split(profile: Profile, ids: Sequence[int], *, thinking: bool = True, trunca
     if start < len(ids):
         automaton.text_run(start, ids[start:])
     return automaton.finish(len(ids), truncated)
+
+
+def _not_ordinary(ids: Ids, n_base: int) -> list[int]:
+    """Where a control token stands, or an id outside the vocabulary."""
+    try:
+        tokens = np.array(ids, dtype=np.int64)
+    except OverflowError:
+        return [k for k, token in enumerate(ids) if not 0 <= token < n_base]
+    found: list[int] = np.flatnonzero((tokens < 0) | (tokens >= n_base)).tolist()
+    return found
 
 
 def check(profile: Profile, ids: Sequence[int], *, thinking: bool = True, truncated: bool = False) -> str | None:

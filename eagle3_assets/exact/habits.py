@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.deviations import shares_of_changes
 from eagle3_assets.exact.edges import BREAKS, EDGES, LEADS, RUNS
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import GrammarError, split
@@ -21,9 +23,8 @@ from eagle3_assets.exact.tokenizer import Profile
 KNOWN_FIELDS = 20
 FLOOR = 0.05  # no habit speaks louder than 20:1 in one row
 # Measured on a small model at T = 0.6 and of one production service (exactness.md 0.3): what is believed before any row speaks,
-# and the answers and deviations that this belief weighs.
+# and the tokens that this belief weighs.
 PRIOR_LAMBDA, PRIOR_TOKENS = 4e-5, 50_000
-PRIOR_F0, PRIOR_F0_ROWS = 0.25, 8
 
 
 def runs_of(text: str) -> tuple[str, str] | None:
@@ -97,14 +98,13 @@ def together(*many: Mapping[str, Habit]) -> Habits:
 # ---------------------------------------------------------------------------------------------------- rows with ids
 @dataclass
 class Sampling:
-    """Rows whose ids are known: how many, their tokens, those that are not canonical, and of these the ones of equal count.
+    """Rows whose ids are known: how many, their tokens, and by how much the count of those that are not canonical is another.
     `heads`: calls, and how many have the model's own form and the conversation's next number. `open_ends`: answers whose reasoning
     is followed by a tool section, and how many of them are not closed."""
 
     rows: int = 0
     tokens: int = 0
-    odd: int = 0
-    neutral: int = 0
+    changes: Counter[int] = field(default_factory=Counter)
     heads: int = 0
     running: int = 0
     open_ends: int = 0
@@ -113,10 +113,11 @@ class Sampling:
     def rates(self, misfits: Sequence[tuple[int, bool]] = ()) -> dict[str, Any]:
         """lambda_per_token and count_neutral (f0) with what they rest on. `misfits`: (tokens, whether no reading fits) of rows at
         decided providers: the length slope (exactness.md 3.5), used where few rows have ids."""
-        f0 = (self.neutral + PRIOR_F0 * PRIOR_F0_ROWS) / (self.odd + PRIOR_F0_ROWS)
+        changes = shares_of_changes(self.changes)
+        f0, odd = changes[0], self.changes.total()
         rate, basis = PRIOR_LAMBDA, "prior"
         if self.rows >= KNOWN_FIELDS:
-            rate, basis = (self.odd + PRIOR_LAMBDA * PRIOR_TOKENS) / (self.tokens + PRIOR_TOKENS), "rows with ids"
+            rate, basis = (odd + PRIOR_LAMBDA * PRIOR_TOKENS) / (self.tokens + PRIOR_TOKENS), "rows with ids"
         elif len(misfits) >= 5 * KNOWN_FIELDS:
             rate, basis = _slope(misfits) / (1 - f0), "length slope of misfits"
         return {
@@ -125,8 +126,9 @@ class Sampling:
             "basis": basis,
             "rows_with_ids": self.rows,
             "tokens": self.tokens,
-            "not_canonical": self.odd,
-            "same_count": self.neutral,
+            "not_canonical": odd,
+            "same_count": self.changes[0],
+            "changes": {str(change): round(share, 5) for change, share in changes.items()},
             "odd_tool_ids": round((self.heads - self.running + 0.5) / (self.heads + 10), 5),
             "unclosed": round((self.unclosed + 0.5) / (self.open_ends + 10), 5),
         }
@@ -180,8 +182,7 @@ def learn_from_ids(
     sampling.rows += 1
     sampling.tokens += len(fields.output_ids or ())
     if changes:
-        sampling.odd += 1
-        sampling.neutral += sum(changes) == 0
+        sampling.changes[sum(changes)] += 1
 
 
 def _spellings(profile: Profile, runs: Iterable[Sequence[int]]) -> list[tuple[Sequence[int], list[int]]]:
@@ -189,7 +190,10 @@ def _spellings(profile: Profile, runs: Iterable[Sequence[int]]) -> list[tuple[Se
     out = []
     for ids in runs:
         text = profile.decode(ids)
-        again = profile.encoding.encode_ordinary(text)
+        try:
+            again = profile.encode(text)
+        except ExactError:
+            continue
         if list(ids) != again and "\ufffd" not in text:
             out.append((ids, again))
     return out

@@ -65,24 +65,39 @@ def likely_prompts(
         for candidate in enumerate_prompts(profile, request, thinking=thinking, only=[form.name]):
             if len(candidate.ids) + int(learned.get("offset") or 0) == billed:
                 return [candidate]
-    ruled_out = set(learned.get("ruled_out") or ())
-    if ruled_out and billed:
-        forms = prompt_forms(profile, request.get("messages") or [], request.get("tools") or None)
-        left = enumerate_prompts(profile, request, thinking=thinking, only=[f.name for f in forms if f.name not in ruled_out])
+    left_open = open_forms(profile, request, learned)
+    if left_open is not None and billed:
+        left = enumerate_prompts(profile, request, thinking=thinking, only=list(left_open))
         if any(len(candidate.ids) + int(learned.get("offset") or 0) == billed for candidate in left):
             return left
     return enumerate_prompts(profile, request, thinking=thinking)
+
+
+def open_forms(profile: Profile, request: Mapping[str, Any], learned: Mapping[str, Any]) -> set[str] | None:
+    """The names, in this conversation, of the forms that a learned stratum leaves open; None where it rules nothing out. A form that
+    changes nothing here goes by the name of the one that it equals, which may be ruled out itself elsewhere."""
+    ruled_out = set(learned.get("ruled_out") or ())
+    if not ruled_out:
+        return None
+    here = {form.name for form in prompt_forms(profile, request.get("messages") or [], request.get("tools") or None)}
+    known = {*(learned.get("forms") or {}), str(learned.get("form"))} - ruled_out
+    return (here - ruled_out) | {_nearest_form(profile, request, name).name for name in known}
 
 
 def _nearest_form(profile: Profile, request: Mapping[str, Any], name: str) -> PromptForm:
     """What the form `name` is called in this conversation: forms that change nothing in it are left out of `prompt_forms`."""
     asked = name.replace("+", "/").split("/")
 
+    forms = prompt_forms(profile, request.get("messages") or [], request.get("tools") or None)
+    for form in forms:
+        if form.name == name:
+            return form
+
     def alike(form: PromptForm) -> tuple[int, int]:
         words = form.name.replace("+", "/").split("/")
         return sum(word in asked for word in words), -sum(word not in asked for word in words)
 
-    return max(prompt_forms(profile, request.get("messages") or [], request.get("tools") or None), key=alike)
+    return max(forms, key=alike)
 
 
 _JSON_STYLES: tuple[ToolStyle, ...] = ("compact_json", "spaced_json")

@@ -27,20 +27,27 @@ import numpy.typing as npt
 from eagle3_assets.exact.edges import EDGES, LEADS, Mechanism
 from eagle3_assets.exact.habits import Habit, Habits
 from eagle3_assets.exact.observations import LOW, SPAN, Floats, Observation, field_table, size_table
-from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, Space, run_of
-from eagle3_assets.exact.readings import BILLINGS, Reading, field_runs
+from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, Space, joins_at, run_of
+from eagle3_assets.exact.readings import BILLINGS, RULED_OUT, Reading, field_runs
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
 MISSES_BILL, ODD_TEXT, STRAY_BILL = 0.01, 0.002, 0.1
 EXPLAINS = 0.80
 SHORTEST_WINDOW = 8
 Ints = npt.NDArray[np.int64]
-KEPT_NATS, KEPT_READINGS = 12.0, 12  # readings that a profile keeps for its rows: those not further behind than this
+SORTING_NATS = 5.0
+HELD_OUT_READINGS = 4
+KEPT_NATS, KEPT_READINGS, KEPT_SHARE = (
+    12.0,
+    12,
+    1e-3,
+)  # readings that a profile keeps for its rows: those not further behind than this
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was learned of one window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill `best` meets."""
+    """What was learned of one window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill is met by the readings
+    that the other half of the rows chose, `differences` what their bills have more than those say {tokens: probability}."""
 
     readings: tuple[Reading, ...]
     anew: bool
@@ -51,7 +58,12 @@ class Verdict:
     why: str
     margins: Mapping[str, float]
     ruled_out: tuple[str, ...]
-    missed: tuple[bool, ...]
+    differences: tuple[Mapping[int, float], ...]
+
+    @property
+    def missed(self) -> tuple[bool, ...]:
+        """Per row, whether hardly any way to read it meets its bill."""
+        return tuple(found.get(0, 0.0) < RULED_OUT for found in self.differences)
 
     @property
     def best(self) -> Reading:
@@ -121,7 +133,7 @@ def _habit_nats(
             run = run_of(row, edge)
             if run is None or (side and row.truncated):
                 continue
-            joins = not side or (row.section if name == "content" else row.closed or row.section)
+            joins = joins_at(row, edge)
             for j, pair in enumerate(pairs):
                 mechanism = pair[side]
                 if mechanism.kind != "strip":  # whose table holds every run that the model writes
@@ -140,6 +152,18 @@ def one_style(rows: Sequence[Observation]) -> int:
     return len(told) if told and frozenset.intersection(*told) else 0
 
 
+def all_sorted(rows: Sequence[Observation]) -> int:
+    """The number of calls with two keys and more where all of them came with sorted keys, 0 where one did not."""
+    told = [ordered for row in rows for ordered in row.ordered]
+    return len(told) if all(told) else 0
+
+
+def sorts_keys(rows: Sequence[Observation], natural: float) -> bool:
+    """Whether a server sorts the keys of arguments: all are sorted, and by itself the model does so in `natural` of its calls only."""
+    told = all_sorted(rows)
+    return told >= DECIDING_ROWS and told * math.log(natural) < -SORTING_NATS
+
+
 def may_write_anew(rows: Sequence[Observation]) -> bool:
     """Whether a server may have written arguments anew: who does shows one style, a model shows several."""
     return one_style(rows) > 0 and any(row.sizes[0] != row.sizes[1] for row in rows)
@@ -152,8 +176,8 @@ def decide(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
     order = np.argsort(-totals, kind="stable")
     top = int(order[0])
     winner, anew = space.reading(top)
-    missed = _missed_held_out(rows, space, table, winner, anew)
-    fits = len(rows) - sum(missed)
+    differences = _held_out(rows, space, table)
+    fits = sum(found.get(0, 0.0) >= RULED_OUT for found in differences)
     ahead = table[:, [top]] - table
     loudest = ahead.max(axis=0) if len(rows) else np.zeros(table.shape[1])
     margins = totals[top] - totals - np.maximum(loudest, 0.0)
@@ -173,7 +197,7 @@ def decide(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
         why += ", with the model's known habits"
     unsure = written_anew and float(margins.reshape(space.shape)[:, :, int(not anew), :].min()) < MARGIN_NATS
     kept = _kept(rows, space, habits, totals, order, anew)
-    return Verdict(kept, anew, unsure, len(rows), fits, decided, why, differing, tuple(ruled_out), missed)
+    return Verdict(kept, anew, unsure, len(rows), fits, decided, why, differing, tuple(ruled_out), differences)
 
 
 def _kept(
@@ -189,7 +213,7 @@ def _kept(
         if written == anew and len(out) < KEPT_READINGS:
             out.append(replace(reading, weight=math.exp(float(totals[k]) - best)))
     whole = sum(reading.weight for reading in out)
-    out = [replace(reading, weight=reading.weight / whole) for reading in out if reading.weight >= 1e-5 * whole]
+    out = [replace(reading, weight=reading.weight / whole) for reading in out if reading.weight >= KEPT_SHARE * whole]
     return tuple(_fitted(rows, reading, habits) for reading in out)
 
 
@@ -234,36 +258,41 @@ def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, st
     return [(runs, weight / total) for runs, weight in found] if total else []
 
 
-def _missed_held_out(rows: Sequence[Observation], space: Space, table: Floats, winner: Reading, anew: bool) -> tuple[bool, ...]:
-    """Per answer, whether the reading that the other half of the answers chose cannot meet its bill."""
-    if len(rows) < 4 * DECIDING_ROWS:
-        return _missed(rows, winner, anew)
+def _held_out(rows: Sequence[Observation], space: Space, table: Floats) -> tuple[Mapping[int, float], ...]:
+    """Per answer, how many tokens its bill has more than the readings which the *other half* of the answers chose say, with
+    probabilities: a right one says 0. What the wire contradicts is left out, so they may sum to less than one."""
     costs = space.costs(may_write_anew(rows))
-    out = [False] * len(rows)
     shuffled = np.random.default_rng(len(rows)).permutation(len(rows))
-    for mine, others in ((shuffled[::2], shuffled[1::2]), (shuffled[1::2], shuffled[::2])):
-        reading, written = space.reading(int((table[others].sum(axis=0) - costs).argmax()))
-        for k, missed in zip(mine.tolist(), _missed([rows[k] for k in mine], reading, written), strict=True):
-            out[k] = missed
+    halves = [(shuffled[::2], shuffled[1::2]), (shuffled[1::2], shuffled[::2])]
+    if len(rows) < 4 * DECIDING_ROWS:
+        halves = [(shuffled, shuffled)]
+    out: list[Mapping[int, float]] = [{}] * len(rows)
+    for mine, others in halves:
+        chosen = _nearest(space, table[others].sum(axis=0) - costs)
+        for k in mine.tolist():
+            out[k] = _differences(rows[k], chosen)
     return tuple(out)
 
 
-def _missed(rows: Sequence[Observation], reading: Reading, anew: bool) -> tuple[bool, ...]:
-    """Per row, whether no way to read it meets its bill."""
-    out = []
-    for row in rows:
+def _nearest(space: Space, totals: Floats) -> list[tuple[Reading, bool, float]]:
+    """The few readings that are nearest to the best, whether arguments are written anew, and their weights."""
+    order = np.argsort(-totals, kind="stable")[:HELD_OUT_READINGS]
+    weights = np.exp((totals[order] - totals[order[0]]).astype(np.float64))
+    return [(*space.reading(int(k)), float(w)) for k, w in zip(order, weights / weights.sum(), strict=True) if w >= 0.01]
+
+
+def _differences(row: Observation, chosen: Sequence[tuple[Reading, bool, float]]) -> dict[int, float]:
+    out: dict[int, float] = {}
+    cut = row.truncated and not row.section
+    for reading, anew, weight in chosen:
         a, b, c, d = reading.edges
-        cut = row.truncated and not row.section
         rest = row.billed - reading.billing[1] + int(row.ended and not reading.billing[0])
-        counts = {
-            row.reasoning.count(*r) + row.content.count(*t)
-            for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text)
-            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut)
-            if p * q >= 0.01
-        }
-        sizes = [size for size, share in row.sizes[int(anew)].items() if share >= 0.02]
-        out.append(not any(rest - size in counts for size in sizes))
-    return tuple(out)
+        for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text):
+            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut):
+                left = rest - row.reasoning.count(*r) - row.content.count(*t)
+                for size, share in row.sizes[int(anew)].items():
+                    out[left - size] = out.get(left - size, 0.0) + weight * p * q * share
+    return out
 
 
 def _rivals(
@@ -292,22 +321,24 @@ def _other_edges(rows: Sequence[Observation], space: Space, winner: Reading) -> 
     """For each edge and mechanism: answers in which it says another likeliest run than the winner."""
     out = []
     for k, edge in enumerate(EDGES):
-        shown: dict[str, int] = {}
+        shown: dict[tuple[str, bool], int] = {}
         for row in rows:
             run = run_of(row, edge)
             if run is not None and not (row.truncated and k % 2):
-                shown[run] = shown.get(run, 0) + 1
+                key = run, joins_at(row, edge)
+                shown[key] = shown.get(key, 0) + 1
         found = {}
         for mechanism in space.mechanisms[k]:
-            found[mechanism] = sum(n for run, n in shown.items() if _differ(mechanism, winner.edges[k], run, lead=k % 2 == 0))
+            differing = (_differ(mechanism, winner.edges[k], *key, lead=k % 2 == 0) for key in shown)
+            found[mechanism] = sum(n for n, differs in zip(shown.values(), differing, strict=True) if differs)
         out.append(found)
     return out
 
 
-def _differ(one: Mechanism, other: Mechanism, run: str, *, lead: bool) -> bool:
+def _differ(one: Mechanism, other: Mechanism, run: str, joins: bool, *, lead: bool) -> bool:
     """Whether two mechanisms say other likeliest runs of the model behind the wire's. MIXED says none: it stays among the
     readings that rows are read with for as long as it is near, and makes their ids uncertain there."""
-    a, b = (m.runs(run, lead=lead, joins=True) for m in (one, other))
+    a, b = (m.runs(run, lead=lead, joins=joins) for m in (one, other))
     if not a or not b or MIXED in (one.model, other.model):  # contradicted there: no choice
         return False
     return max(a, key=lambda item: item[1])[0] != max(b, key=lambda item: item[1])[0]
@@ -340,8 +371,7 @@ def model_runs(rows: Sequence[Observation], verdict: Verdict) -> Habits:
             run = run_of(row, edge)
             if run is None or (row.truncated and k % 2):
                 continue
-            joins = k % 2 == 0 or (row.section if k == 3 else row.closed or row.section)
-            runs = mechanism.runs(run, lead=k % 2 == 0, joins=joins)
+            runs = mechanism.runs(run, lead=k % 2 == 0, joins=joins_at(row, edge))
             if runs:
                 out[edge].add(runs[0][0])
     return out

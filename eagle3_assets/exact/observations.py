@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.exact.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ENDS_TURN, STYLES, Frame, count_calls, enumerate_frames, styles_of
+from eagle3_assets.exact.frames import ENDS_TURN, STYLES, Frame, count_calls, enumerate_frames, kind_of, orders_keys, styles_of
 from eagle3_assets.exact.hypotheses import enumerate_prompts
 from eagle3_assets.exact.readings import Runs, field_runs
 from eagle3_assets.exact.tokenizer import Profile
@@ -65,8 +66,8 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by whether arguments stand as returned (0) or may have
-    been written anew (1): {ids: share}; `closed`: of the reasoning, in the first frame. `forms` maps a prompt form to its ids'
-    number."""
+    been written anew (1): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call with two keys
+    and more, whether all keys are sorted. `forms` maps a prompt form to its ids' number."""
 
     at: float
     tools: bool
@@ -83,6 +84,8 @@ class Observation:
     lossy: bool
     numbering: str | None
     styles: tuple[frozenset[str], ...]
+    kind: Kind
+    ordered: tuple[bool, ...]
     billed_prompt: int | None
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
@@ -127,6 +130,8 @@ def observe(
         lossy=_looks_lossy(fields),
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
+        kind=kind_of(fields.tool_calls),
+        ordered=tuple(found for call in fields.tool_calls if (found := orders_keys(call.arguments)) is not None),
         billed_prompt=fields.billed_prompt,
         forms=forms,
         form_ids=form_ids,
@@ -136,7 +141,7 @@ def observe(
 def _sizes(frames: Sequence[Frame], styles: Sequence[str]) -> dict[int, float]:
     out: Counter[int] = Counter()
     for frame in frames:
-        if frame.arguments in styles:
+        if frame.arguments in styles or len(styles) > 1:
             out[frame.size] += frame.share  # type: ignore[assignment]
     total = sum(out.values()) or 1.0
     return {size: share / total for size, share in out.items()}

@@ -79,12 +79,12 @@ def _cost(mechanism: Mechanism) -> float:
     return COSTS[mechanism.kind] + UNHEARD_OF * (mechanism.model in (BREAK, TRIMMED))
 
 
-def space_of(rows: Sequence[Observation], habits: Mapping[str, Habit]) -> Space:
-    """The mechanisms that these answers do not contradict."""
-    return Space(tuple(tuple(_mechanisms(rows, edge, habits[edge])) for edge in EDGES))
+def space_of(rows: Sequence[Observation], habits: Mapping[str, Habit], *, one_provider: bool = True) -> Space:
+    """The mechanisms that these answers do not contradict. `one_provider` False: it may have changed among them."""
+    return Space(tuple(tuple(_mechanisms(rows, edge, habits[edge], one_provider)) for edge in EDGES))
 
 
-def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit) -> list[Mechanism]:
+def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit, one_provider: bool) -> list[Mechanism]:
     lead = edge.endswith("lead")
     tried = [KEEP, JOIN]
     if habit.known:
@@ -92,16 +92,25 @@ def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit) -> list[Me
     else:
         tried += [Mechanism("strip", model) for model in ((SPACE, MIXED, BREAK) if lead else (UNKNOWN_TRAIL, BREAK))]
         tried.append(Mechanism("trim", TRIMMED if lead else TRIMMED_TRAIL))
-    shown = [run for row in rows if (run := run_of(row, edge)) is not None]
+    shown = [(run, joins_at(row, edge)) for row in rows if (run := run_of(row, edge)) is not None]
     # two spaces in front, or one behind, in most answers: one was joined on (contract 4.3 #1); no model ends its texts in a space
-    joined = sum(run.startswith("  ") if lead else run.endswith(" ") for run in shown)
-    if joined >= max(DECIDING_ROWS, len(shown) / 2):
+    marked = [run for run, joins in shown if joins]
+    joined = sum(run.startswith("  ") if lead else run.endswith(" ") for run in marked)
+    if one_provider and joined >= max(DECIDING_ROWS, len(marked) / 2):
         return [JOIN]
+    most = CONTRADICTED * len(shown) if one_provider else len(shown) - 1
     return [
         m
         for m in tried
-        if m.kind == "keep" or (shown and sum(not m.runs(r, lead=lead, joins=True) for r in shown) <= CONTRADICTED * len(shown))
+        if m.kind == "keep" or (shown and sum(not m.runs(r, lead=lead, joins=joins) for r, joins in shown) <= most)
     ]
+
+
+def joins_at(row: Observation, edge: str) -> bool:
+    """Whether a marker stands at an edge, to which a server could join a space."""
+    if edge.endswith("lead"):
+        return True
+    return row.section or (edge.startswith("reasoning") and row.closed)
 
 
 def run_of(row: Observation, edge: str) -> str | None:

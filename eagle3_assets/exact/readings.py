@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eagle3_assets.exact.edges import EDGES, JOIN, KEEP, Mechanism, mechanism_of
+from eagle3_assets.exact.edges import EDGES, JOIN, KEEP, FieldText, Mechanism, mechanism_of
 from eagle3_assets.exact.frames import Frame
 
 Runs = tuple[str, str]
@@ -38,6 +38,10 @@ Billing = tuple[bool, int]
 BILLINGS: tuple[Billing, ...] = ((True, 0), (False, 0), (True, 1), (True, -1), (True, 2), (True, -2))
 # Runs that a model is taken to write where nothing is known of its habit and a server takes whitespace away
 UNKNOWN_TRAIL = (("", 0.97), ("\n", 0.02), ("\n\n", 0.005), (" ", 0.005))
+# What a decided provider's profile and the model's habits give less than this is ruled out: hundreds of answers have not shown it, and
+# an answer that is not canonical meets a given bill more often. A bill that only such ways meet is met by nothing.
+RULED_OUT = 0.003
+AGAINST_REASONING_COUNT = 0.03  # how often a count of reasoning tokens is off where the provider's convention is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ UNLEARNED = _unlearned()
 # ---------------------------------------------------------------------------------------------------- one answer
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to read an answer: a frame, the model's runs at the edges of both texts, the reading's bill, and its weight."""
+    """One way to read an answer: a frame, the model's runs at the edges of both texts, the reading's bill, and its weight. `against`:
+    the billed reasoning tokens speak against it (which its weight knows)."""
 
     frame: Frame
     reasoning: Runs
@@ -132,6 +137,7 @@ class Way:
     reasoning_count: int
     weight: float
     reading: Reading
+    against: bool = False
 
     @property
     def key(self) -> tuple[int, Runs, Runs]:
@@ -158,25 +164,73 @@ def field_runs(
             yield (front, back), a * b
 
 
-def ways_of(frames: Sequence[Frame], readings: Sequence[Reading], *, truncated: bool) -> list[Way]:
-    """All ways to read an answer. Weights sum to less than one where readings are contradicted by the wire."""
-    out = []
+def ways_of(
+    frames: Sequence[Frame],
+    readings: Sequence[Reading],
+    *,
+    truncated: bool,
+    reasoning_told: int | None = None,
+    least: float = 0.0,
+) -> list[Way]:
+    """All ways to read an answer, each once with the likeliest of the readings that lead to it. Weights sum to less than one where
+    readings are contradicted by the wire. `reasoning_told`: what R + the closing marker should be by the bill, None where it says
+    nothing that can be relied on. Ways with less than `least` are left out."""
+    out: list[Way] = []
     shares = sum(frame.share for frame in frames if not frame.leaked) or 1.0
     for frame in frames:
-        parts = frame.parts
-        section, has_content = parts.section is not None, bool(frame.content.text)
-        cut_reasoning = truncated and not has_content and not section
-        cut_content = truncated and has_content and not section
-        for reading in readings:
-            a, b, c, d = reading.edges
-            more = (-1 if parts.ended and not reading.billing[0] else 0) + reading.billing[1] + frame.size
-            whole = reading.weight * frame.share / shares
-            contents = list(field_runs(frame.content, c, d, joins_trail=section, cut=cut_content))
-            for reasoning, share in field_runs(frame.reasoning, a, b, joins_trail=parts.closed or section, cut=cut_reasoning):
-                thought = frame.reasoning.count(*reasoning)
-                for content, other in contents:
-                    billed = more + thought + frame.content.count(*content)
-                    out.append(
-                        Way(frame, reasoning, content, billed, thought + int(parts.closed), whole * share * other, reading)
-                    )
+        found: dict[tuple[Billing, Runs, Runs], tuple[float, float, Reading]] = {}
+        whole = frame.share / shares
+        left, right = _counted_runs(frame, readings, truncated=truncated)
+        for reading, reasonings, contents in zip(readings, left, right, strict=True):
+            for thought, share, _ in reasonings:
+                for content, other, _ in contents:
+                    key, weight = (reading.billing, thought, content), whole * reading.weight * share * other
+                    if weight < least:
+                        continue
+                    total, best, likeliest = found.get(key, (0.0, -1.0, reading))
+                    found[key] = (total + weight, weight, reading) if weight > best else (total + weight, best, likeliest)
+        out += _as_ways(frame, found, reasoning_told)
     return out
+
+
+Counted = list[tuple[Runs, float, int]]
+
+
+def _counted_runs(frame: Frame, readings: Sequence[Reading], *, truncated: bool) -> tuple[list[Counted], list[Counted]]:
+    """For each reading (runs, share, ids) of the reasoning and of the content."""
+    parts = frame.parts
+    section, has_content = parts.section is not None, bool(frame.content.text)
+    seen: dict[tuple[bool, Mechanism, Mechanism], Counted] = {}
+
+    def counted(text: FieldText, lead: Mechanism, trail: Mechanism, *, joins: bool, cut: bool) -> Counted:
+        key = (text is frame.content, lead, trail)
+        if key not in seen:
+            seen[key] = [
+                (runs, share, text.count(*runs)) for runs, share in field_runs(text, lead, trail, joins_trail=joins, cut=cut)
+            ]
+        return seen[key]
+
+    cut_reasoning, cut_content = truncated and not has_content and not section, truncated and has_content and not section
+    left = [counted(frame.reasoning, r.edges[0], r.edges[1], joins=parts.closed or section, cut=cut_reasoning) for r in readings]
+    right = [counted(frame.content, r.edges[2], r.edges[3], joins=section, cut=cut_content) for r in readings]
+    return left, right
+
+
+def _as_ways(
+    frame: Frame, found: Mapping[tuple[Billing, Runs, Runs], tuple[float, float, Reading]], reasoning_told: int | None
+) -> Iterator[Way]:
+    closed, has_reasoning = int(frame.parts.closed), bool(frame.reasoning.text)
+    for (billing, reasoning, content), (weight, _, reading) in found.items():
+        thought = frame.reasoning.count(*reasoning)
+        billed = frame.size + thought + frame.content.count(*content) + billing[1] - int(frame.parts.ended and not billing[0])
+        against = has_reasoning and reasoning_told is not None and thought + closed != reasoning_told
+        yield Way(
+            frame,
+            reasoning,
+            content,
+            billed,
+            thought + closed,
+            weight * (AGAINST_REASONING_COUNT if against else 1.0),
+            reading,
+            against,
+        )

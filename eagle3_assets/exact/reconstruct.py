@@ -8,15 +8,15 @@ Grades given here (design section 5; exactness.md section 6):
     A0  ids from a server (`server_ids.py`)
     A1  each id's bytes in the log-probabilities: they spell the text, the grammar accepts them, the bill counts them
     A2  as B1, and the stream's boundaries are those of the ids
-    B1  one id sequence survives, its provider is decided by other answers, p_exact >= 0.96
-    C1  fits the bill, but the provider is undecided, or several sequences survive
+    B1  one id sequence survives, its provider is decided by other answers, p_exact >= 0.95
+    C1  fits the bill, but the provider is undecided, or several sequences survive, or `p_exact` is low
     R   repaired: leaked markers read back, or arguments that the server wrote anew spelled as the bill says
     I   imported text without ids and without a bill      D  no usable bill, or no template for the prompt
     Q   nothing fits, or something about the answer is wrong (reasons say what)
 Repairs, in this order, each only where the one before does not fit: what the bill counts (`Reading.billing`), edge whitespace,
-JSON style, tool ids, leaked markers; then quarantine. Local resegmentation is not done on text alone: it fits nearly any bill
-(exactness.md 2e.5). A reason that is the name of a check (review/table.py) stands in front of its detail:
-`completion_equals_bill: …`.
+JSON style, tool ids, leaked markers; then quarantine. Local resegmentation is not done on text alone: some 1,700 respellings of a
+1,000-token answer meet a bill of one more (exactness.md 2e.5), so none of them would ever have a p_exact worth a grade. A reason
+that is the name of a check (review/table.py) stands in front of its detail: `completion_equals_bill: …`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
 from eagle3_assets.exact.grammar import GrammarError, Ids, Parts, assemble, check, split
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
-from eagle3_assets.exact.readings import Way
-from eagle3_assets.exact.reconstruction import MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
+from eagle3_assets.exact.readings import RULED_OUT, Way
+from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, select, select_prompts
 from eagle3_assets.exact.server_ids import from_server_ids
@@ -40,7 +40,6 @@ from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields, matching_spacing
 from eagle3_assets.exact.witnesses import agree, boundaries, entry_ids, whole_completion
 
-B1_FLOOR = 0.96
 P_LOGPROBS, P_BOUNDARIES = 0.999, 0.995
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 
@@ -80,7 +79,8 @@ def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | 
     reasons = list(fields.problems)
     try:
         frames = frames_of(case)
-        as_it_stands = _standing(frames[0])
+        for text in (frames[0].reasoning, frames[0].content):
+            text.count(text.lead, text.trail)
     except ExactError as error:
         reasons.append(f"wire_text: {error}")
         return result(case, (), (), "Q", 0.0, residual_of(fields, None, None, None), (0, 0, 0), reasons, {"basis": "none"})
@@ -94,7 +94,7 @@ def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | 
     if hopeless:
         reasons.append(f"provider: no row of it can be exact: {hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and prompts):
-        return _unbilled(case, prompts, as_it_stands, len(frames), no_prompt, reasons)
+        return _unbilled(case, prompts, _standing(frames[0]), len(frames), no_prompt, reasons)
     return _from_bill(case, prompts, frames, no_prompt, reasons)
 
 
@@ -147,14 +147,16 @@ def _from_bill(
     if found is None:
         found = _Found(_standing(frames[0]), 0.0, None)
         stands = len(assemble(profile, found.parts))
-        hint = _respaced_hint(case, stands)
+        hint = _misfit_hint(case, stands)
         reasons.append(
             f"completion_equals_bill: no hypothesis fits (as the text stands {stands}, billed {fields.billed_completion}{hint})"
         )
     if prompts and not chosen_prompts:
         reasons.append(prompt_misfit(prompts, fields.billed_prompt or 0))
     ids = assemble(profile, found.parts)
-    fault = check(profile, ids, thinking=case.thinking, truncated=case.truncated)
+    fault = check(
+        profile, ids if found.witness else _outline(profile, found.parts), thinking=case.thinking, truncated=case.truncated
+    )
     if fault:
         reasons.append(f"grammar: {fault}")
     open_ways = chosen.completions or ((found.way,) if found.way else ())
@@ -176,6 +178,14 @@ def _from_bill(
     survivors = _survivors(case, sequences, (prompt.ids, ids)) if grade == "C1" else ()
     counts = (chosen.tried * max(1, len(prompts)), surviving, distinct if surviving else 0)
     return result(case, prompt.ids, ids, grade, p, residual, counts, reasons, evidence, survivors)
+
+
+def _outline(profile: Profile, parts: Parts) -> Ids:
+    """The turn with one id for each text: enough for the grammar where all texts were encoded with control tokens off."""
+    calls = tuple(
+        replace(c, head=c.head[:1], arguments=c.arguments[:1] if c.arguments is not None else None) for c in parts.calls
+    )
+    return assemble(profile, replace(parts, reasoning=parts.reasoning[:1], content=parts.content[:1], calls=calls))
 
 
 def _evidence(
@@ -251,6 +261,9 @@ def _grade(
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p
     way = found.way.way if found.way else None
+    if way and case.decided and _unheard_of(case, way):
+        reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
+        return "C1", 0.5 * p
     if way and case.truncated and _cut_may_be_stripped(way):
         return "C1", 0.9 * p
     if not case.decided or distinct != 1 or p < B1_FLOOR:
@@ -262,6 +275,16 @@ def _grade(
     ):
         return "R", p
     return ("A2" if found.witness == "boundaries" else "B1"), p
+
+
+def _unheard_of(case: Case, way: Way) -> bool:
+    """Whether the whitespace that the wire shows would be ruled out for the model: a reading of yesterday's provider says so."""
+    texts = (way.frame.reasoning, way.frame.reasoning, way.frame.content, way.frame.content)
+    share = 1.0
+    for k, (edge, run) in enumerate(zip(EDGES, (*way.reasoning, *way.content), strict=True)):
+        if texts[k].core and way.reading.edges[k].kind in ("keep", "join") and not (case.truncated and k % 2):
+            share *= case.habit_share(edge, run)
+    return share < RULED_OUT
 
 
 def _cut_may_be_stripped(way: Way) -> bool:
@@ -323,9 +346,13 @@ def _from_logprobs(case: Case, chosen: Selection) -> _Found | None:
 
 
 # ---------------------------------------------------------------------------------------------------- a word for the reader
-def _respaced_hint(case: Case, stands: int) -> str:
-    """When re-serialised arguments (contract 4.3 #6) would explain the bill of a provider that is not known for it; they are not
-    put in: the model's own text is lost then."""
+def _misfit_hint(case: Case, stands: int) -> str:
+    """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
+    (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost
+    then)."""
+    asked = case.request.get("max_tokens", case.request.get("max_completion_tokens"))
+    if case.fields.tool_calls and case.fields.finish_reason in ENDS_TURN and case.fields.billed_completion == asked:
+        return "; the bill is max_tokens: cut inside a call, and the rest of it not returned?"
     encode = case.profile.encode
     texts = [(call.arguments, respelled(call.arguments, "spaced") or call.arguments) for call in case.fields.tool_calls]
     try:

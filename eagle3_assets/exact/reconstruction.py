@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 P_BASIS = "simulated"  # no number is called audited without an audit (design section 5)
 MAX_SURVIVORS = 16
+B1_FLOOR = 0.95  # of p_exact: what a corpus admits by default (`[corpus] min_p_exact`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.exact.audit import Audit, with_rates
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.reconstruction import Reconstruction
@@ -28,8 +29,10 @@ def build_rows(
     dataset: Dataset,
     answers: Iterable[WireAnswer],
     wire_profiles: Mapping[str, Any] | None,
+    audit: Audit | None = None,
 ) -> list[SampleRow]:
-    """One row for each (sample_id, turn) from its highest finished attempt, sorted by key; failed samples give none.
+    """One row for each (sample_id, turn) from its highest finished attempt, sorted by key; failed samples give none. `audit`: the
+    campaign's, if one was made of answers with this tokenizer.
 
     Rows with ids from a server carry `canonical` (encode(decode(ids)) == ids, field by field) in their evidence.
     """
@@ -37,24 +40,32 @@ def build_rows(
     for answer in answers:
         if answer.outcome == "finished" and (answer.key not in best or best[answer.key].attempt < answer.attempt):
             best[answer.key] = answer
-    return [_row(profile, campaign, dataset, best[key], wire_profiles) for key in sorted(best)]
+    entries: dict[str, dict[str, Any] | None] = {}  # a provider's profile is taken apart once for all of its rows
+    rows = []
+    for key in sorted(best):
+        fields = parse_fields(best[key].body, best[key].content_type)
+        provider = provider_of(best[key].provider, fields.provider, best[key].source)
+        if provider not in entries:
+            entries[provider] = entry_of(wire_profiles, provider)
+        found = _rebuild(profile, campaign, best[key], fields, entries[provider])
+        if audit is not None and audit.tokenizer_sha256 == profile.tokenizer_sha256:
+            found = with_rates(found, audit.rates(provider, dataset.name, bool(best[key].request.get("tools"))))
+        rows.append(sample_row(profile, dataset.name, best[key], fields, found))
+    return rows
 
 
-def _row(
-    profile: Profile, campaign: Campaign, dataset: Dataset, answer: WireAnswer, wire_profiles: Mapping[str, Any] | None
-) -> SampleRow:
-    fields = parse_fields(answer.body, answer.content_type)
-    provider = provider_of(answer.provider, fields.provider, answer.source)
-    found = reconstruct(
+def _rebuild(
+    profile: Profile, campaign: Campaign, answer: WireAnswer, fields: Fields, entry: Mapping[str, Any] | None
+) -> Reconstruction:
+    return reconstruct(
         profile,
         answer.request,
         fields,
-        entry_of(wire_profiles, provider),
+        entry,
         source=answer.source,
         thinking=campaign.target.thinking,
         at=answer.finished_at or None,
     )
-    return sample_row(profile, dataset.name, answer, fields, found)
 
 
 def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Fields, found: Reconstruction) -> SampleRow:

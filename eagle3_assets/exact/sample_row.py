@@ -5,11 +5,12 @@ Belongs here: the type, the Arrow schema, reading and writing the file. Does not
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -89,20 +90,38 @@ SCHEMA = pa.schema(
 )
 
 
+# The columns that say the same in many rows; a dictionary of ids or of evidence costs time and saves nothing
+_REPEATED = ["dataset", "shard", "source", "provider", "model", "grade", "p_basis", "finish_reason", "native_finish_reason"]
+_REPEATED += ["tokenizer_sha256", "template_sha256"]
+
+
 def to_table(rows: Iterable[SampleRow]) -> pa.Table:
     """Rows as an Arrow table with `SCHEMA`."""
-    records = []
-    for row in rows:
-        record = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
-        record["loss_spans"] = [{"start": s, "end": e} for s, e in row.loss_spans]
-        records.append(record)
-    return pa.Table.from_pylist(records, schema=SCHEMA)
+    kept = list(rows)
+    columns = []
+    for column in SCHEMA:
+        values = [getattr(row, column.name) for row in kept]
+        if column.name == "input_ids":
+            columns.append(_lists_of_ids(values))
+        elif column.name == "loss_spans":
+            columns.append(pa.array([[{"start": s, "end": e} for s, e in spans] for spans in values], column.type))
+        else:
+            columns.append(pa.array(values, column.type))
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _lists_of_ids(rows: Sequence[Sequence[int]]) -> pa.Array:
+    """list<int32> of many long rows: by way of one array, not of one object an id."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(ids) for ids in rows], out=offsets[1:])
+    ids = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
 
 
 def write_rows(path: Path, rows: Iterable[SampleRow]) -> None:
     """Atomically write one tokens file (zstd). The manifest is the caller's to commit."""
     with atomic_file(path) as handle:
-        pq.write_table(to_table(rows), handle, compression="zstd")
+        pq.write_table(to_table(rows), handle, compression="zstd", use_dictionary=_REPEATED)
 
 
 def read_table(path: Path) -> pa.Table:

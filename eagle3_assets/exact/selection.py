@@ -3,10 +3,10 @@
 Belongs here: the posterior over distinct id sequences and P(exact). Does not belong here: the ways themselves (`frames.py`,
 `readings.py`), what is known of a provider (`wire_profiles.py`), grades and reasons (`reconstruct.py`).
 
-P(exact). With weights of all ways summing to one before the bill is looked at, those that fit stand against what fits as well and
-is none of them: an answer that is not canonical (1 - e^(-lambda n), of which f0 keep their count) and text that was damaged on
-the way. So a way that is seldom a priori is not believed because it fits, and a long answer is believed less than a short one
-(exactness.md 3.5, 3.6).
+P(exact). The weights of all ways sum to one before the bill is looked at. Those that meet it stand against "none of these": an answer
+that is not canonical, or whose text was changed on the way, and that meets the bill all the same (`deviations.py`). So a way that is
+seldom a priori is not believed because it fits, a long answer is believed less than a short one (exactness.md 3.5, 3.6), and a bill
+that nothing likely meets has a small p_exact. What a decided profile has ruled out (`RULED_OUT`) does not fit at all.
 """
 
 from __future__ import annotations
@@ -14,31 +14,29 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from eagle3_assets.exact.deviations import PRIOR_CHANGES, PRIOR_DAMAGE, Deviations, odd_share, same_count
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ODD_TOOL_ID, STYLES, UNCLOSED, CallHabits, Frame, count_calls, enumerate_frames
+from eagle3_assets.exact.frames import ODD_TOOL_ID, STYLES, UNCLOSED, CallHabits, Frame, count_calls, enumerate_frames, kind_of
 from eagle3_assets.exact.grammar import Ids, Parts, assemble
-from eagle3_assets.exact.habits import PRIOR_F0, PRIOR_LAMBDA
-from eagle3_assets.exact.hypotheses import PromptCandidate
-from eagle3_assets.exact.readings import UNLEARNED, Reading, Way, reading_of, ways_of
+from eagle3_assets.exact.habits import PRIOR_LAMBDA
+from eagle3_assets.exact.hypotheses import PromptCandidate, open_forms
+from eagle3_assets.exact.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
 
 PRIOR_OWN_FORM, PRIOR_OTHER_FORM = 0.8, 0.2
-PRIOR_DAMAGE = 0.02
-# Of damaged texts, those whose count stays the same: in general, and of arguments written anew with sorted keys (exactness.md 2b:
-# 46.5 %)
-SAME_COUNT, SAME_COUNT_SORTED = 0.25, 0.465
-# Of deviations that change the count, those that land on one other given count: of other spellings, of damage
-ODD_HITS_BILL, DAMAGE_HITS_BILL = 0.3, 0.15
-AGAINST_REASONING_COUNT = 0.03
-NEGLIGIBLE, NEGLIGIBLE_UNDECIDED = 0.035, 1e-3  # sequences that share no more than this among them are ruled out
-# Ways that are more seldom than this are no hypotheses: what they would fit is sooner damage
-SELDOM = 0.01
+# Sequences that share no more than this among them are ruled out: at decided providers, where only the back of one text is in doubt; where
+# more is; and at the others
+NEGLIGIBLE, NEGLIGIBLE_SEVERAL, NEGLIGIBLE_UNDECIDED = 0.035, 0.02, 1e-3
+# How often an answer that is not canonical, or damaged, is so in its reasoning, whose count is then off
+REASONING_COUNT_OF_ODD = 0.3
+IN_DOUBT = 0.0045  # a run at an edge with a smaller share is no doubt: one that sixty fields have not shown has 0.0041
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """One answer with everything that is known about it; `wire` is its provider's entry of the wire profiles, `at` the time of
     the answer (unix seconds, None: now)."""
@@ -55,7 +53,7 @@ class Case:
     def truncated(self) -> bool:
         return self.fields.finish_reason == "length"
 
-    @property
+    @cached_property
     def window(self) -> Mapping[str, Any]:
         """What was learned of the provider for answers of this form at this time; {} without anything. An answer between two
         windows belongs to the later one."""
@@ -73,9 +71,9 @@ class Case:
     def decided(self) -> bool:
         return bool(self.window.get("decided"))
 
-    @property
+    @cached_property
     def readings(self) -> tuple[Reading, ...]:
-        learned = tuple(reading_of(value) for value in self.window.get("readings") or ())
+        learned = self.window.get("parsed") or tuple(reading_of(value) for value in self.window.get("readings") or ())
         return learned or UNLEARNED
 
     @property
@@ -83,11 +81,17 @@ class Case:
         strata = self.window.get("strata") or {}
         return dict(strata.get("tools" if self.request.get("tools") else "no_tools") or {})
 
-    @property
+    @cached_property
     def learned_prompt(self) -> Mapping[str, Any]:
         return dict(self.stratum.get("prompt") or {})
 
-    @property
+    def habit_share(self, edge: str, run: str) -> float:
+        """How often the model writes `run` at an edge; 1 where fewer than hundreds of fields say it."""
+        habit = ((self.wire or {}).get("model") or {}).get(edge) or {}
+        fields, runs = int(habit.get("fields", 0)), habit.get("runs") or {}
+        return (float(runs.get(run, 0.0)) + 0.25) / (fields + 1) if fields >= 1 / RULED_OUT else 1.0
+
+    @cached_property
     def sampling(self) -> Mapping[str, Any]:
         return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
 
@@ -136,25 +140,27 @@ def frames_of(case: Case) -> list[Frame]:
 def select(case: Case, frames: Sequence[Frame]) -> Selection:
     """Keep what equals the bill; what the provider's profile rules out stays only when nothing else fits."""
     billed = case.fields.billed_completion
-    ways = _weighed(case, ways_of(frames, case.readings, truncated=case.truncated))
+    ways = _ways(case, frames, case.readings)
     usual = max(ways, key=lambda way: way.weight, default=None)
     fitting = [way for way in ways if way.billed == billed]
     contradicted = False
     if not fitting and case.window and not case.decided:
-        other = _weighed(case, ways_of(frames, UNLEARNED, truncated=case.truncated))
+        other = _ways(case, frames, UNLEARNED)
         fitting = [way for way in other if way.billed == billed]
         contradicted = bool(fitting)
         ways += other
     groups: dict[Any, list[Way]] = defaultdict(list)
     for way in fitting:
         groups[way.key].append(way)
-    seldom = SELDOM * sum(way.weight for way in ways) if case.window else 0.0
-    groups = {key: group for key, group in groups.items() if sum(way.weight for way in group) >= seldom}
+    floor = RULED_OUT * sum(way.weight for way in ways) if case.decided else 0.0
+    groups = {key: group for key, group in groups.items() if sum(way.weight for way in group) >= floor}
     ranked = sorted(groups.values(), key=lambda group: -sum(way.weight for way in group))
     best = [(max(group, key=lambda way: way.weight), sum(way.weight for way in group)) for group in ranked]
     whole = sum(weight for _, weight in best)
     chosen: list[Chosen] = []
-    left, negligible = whole, (NEGLIGIBLE if case.decided else NEGLIGIBLE_UNDECIDED) * whole
+    sure = case.decided and _one_doubt(best, whole)
+    negligible = whole * (NEGLIGIBLE if sure else NEGLIGIBLE_SEVERAL if case.decided else NEGLIGIBLE_UNDECIDED)
+    left = whole
     for way, weight in best:
         if chosen and left <= negligible:
             break
@@ -164,36 +170,53 @@ def select(case: Case, frames: Sequence[Frame]) -> Selection:
     return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual)
 
 
-def _weighed(case: Case, ways: list[Way]) -> list[Way]:
-    """The weights with the billed reasoning tokens, where their convention is known."""
+def _one_doubt(ranked: Sequence[tuple[Way, float]], whole: float) -> bool:
+    """Whether the sequences with a share worth speaking of differ from the likeliest one at the back of one text only, and in nothing
+    else: what stands in front of a text is not for a habit to decide."""
+    likeliest = ranked[0][0] if ranked else None
+    edges: set[int] = set()
+    for way, weight in ranked[1:]:
+        if likeliest is not None and weight >= IN_DOUBT * whole:
+            runs, others = (*way.reasoning, *way.content), (*likeliest.reasoning, *likeliest.content)
+            edges |= {k for k, (a, b) in enumerate(zip(runs, others, strict=True)) if a != b}
+    return len(edges) <= 1 and not edges & {0, 2}
+
+
+def _ways(case: Case, frames: Sequence[Frame], readings: Sequence[Reading]) -> list[Way]:
+    """The ways with the billed reasoning tokens, where their convention is known."""
     rho, told = case.window.get("reasoning_count"), case.fields.billed_reasoning
-    if rho is None or not told or not case.fields.reasoning:
-        return ways
-    return [
-        way if way.reasoning_count + rho == told else replace(way, weight=way.weight * AGAINST_REASONING_COUNT) for way in ways
-    ]
+    return ways_of(
+        frames,
+        readings,
+        truncated=case.truncated,
+        reasoning_told=told - rho if rho is not None and told else None,
+        least=RULED_OUT / 50 if case.decided else 0.0,
+    )
 
 
 def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: float) -> float:
+    """The share of the best sequence among all that meets this bill: the other ways, and answers that no way reads right because they
+    are not canonical or were damaged."""
     way, weight = best
-    total = sum(other.weight for other in ways) or 1.0
-    usual = max(ways, key=lambda other: other.weight)
-    odd, damaged, same = _deviations(case, way.billed)
-    if way.billed == usual.billed:
-        rival = odd * float(case.sampling.get("count_neutral", PRIOR_F0)) + damaged * same / (1 - same)
-    else:
-        rival = odd * ODD_HITS_BILL + damaged * DAMAGE_HITS_BILL
-    canonical = max(1.0 - odd - damaged, 0.05)
-    return weight * canonical / (whole * canonical + total * rival)
+    deviations = deviations_of(case, way.billed)
+    billed = case.fields.billed_completion or 0
+    rival = 0.0
+    for other in ways:
+        kept = other.weight / AGAINST_REASONING_COUNT * REASONING_COUNT_OF_ODD if other.against else other.weight
+        rival += kept * deviations.met(billed - other.billed)
+    return weight * deviations.neither / (whole * deviations.neither + rival)
 
 
-def _deviations(case: Case, tokens: int) -> tuple[float, float, float]:
-    """(P(not canonical), P(damaged and missing its bill), share of damage that keeps the count) of an answer of so many
-    tokens."""
-    odd = 1 - math.exp(-float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)) * tokens)
-    damaged = float(case.stratum.get("damage", PRIOR_DAMAGE))
-    same = SAME_COUNT_SORTED if case.fields.tool_calls and case.window.get("one_style") else SAME_COUNT
-    return odd, damaged, same
+def deviations_of(case: Case, tokens: int) -> Deviations:
+    """How likely an answer of so many tokens is none of what its text says."""
+    kind = kind_of(case.fields.tool_calls)
+    changes = {int(change): float(share) for change, share in (case.sampling.get("changes") or {}).items()}
+    return Deviations(
+        odd=odd_share(float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)), tokens),
+        damaged=float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE)),
+        same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
+        changes=changes or PRIOR_CHANGES,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
@@ -204,7 +227,10 @@ def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tupl
     billed = case.fields.billed_prompt
     fitting = [candidate for candidate in prompts if len(candidate.ids) + offset == billed]
     out = set(case.learned_prompt.get("ruled_out") or ())
-    allowed = [candidate for candidate in fitting if not set(candidate.forms) <= out]
+    allowed = [candidate for candidate in fitting if not out.issuperset(candidate.forms)]
+    if fitting and not allowed:
+        left_open = open_forms(case.profile, case.request, case.learned_prompt) or set()
+        allowed = [candidate for candidate in fitting if left_open.intersection(candidate.forms)]
     kept = allowed or fitting
     counts = case.learned_prompt.get("forms") or {}
 

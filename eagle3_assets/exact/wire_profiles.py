@@ -8,22 +8,22 @@ Order. Rows with ids say what the model does (habits at edges, how often it is n
 its bills and these habits; what decided providers show is added to the habits, and the undecided are tried again. A provider's
 whole answers and its streams go through different parsers and are learned apart; in each, change points cut windows.
 
-Schema (version 2):
+Schema (version 3):
     version, profile, tokenizer_sha256, rule {…}, model {edge: {fields, with, known, share, runs}, sampling {lambda_per_token,
-    count_neutral, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed}},
+    count_neutral, changes {tokens more: share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed,
+    sorted_keys (share of calls whose keys the model sorts by itself)}},
     providers {name: the summary of its largest latest window + windows [window …]}
     window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of
     the answers chose), decided, why,
       cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
       {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
-      null: says nothing), arguments (as returned, written anew, not sure), one_style, tool_ids, strata {tools|no_tools: {rows,
-      explained, damage (share of bills missed beyond what is not canonical), lossy, prompt {…}}}}
+      null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys: share of
+      such rows that is changed on the way}, tool_ids, strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,17 +31,19 @@ from typing import Any
 
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.exact import learning, reading_space
+from eagle3_assets.exact.deviations import KINDS, PRIOR_DAMAGE, SORTED_ROWS, Deviations, Kind, damage_of, odd_share, same_count
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
 from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, together
 from eagle3_assets.exact.learning import Verdict
 from eagle3_assets.exact.observations import Observation, observe
 from eagle3_assets.exact.prompt_learning import decide_prompt
+from eagle3_assets.exact.readings import reading_of
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields, storable
 
-VERSION = 2
+VERSION = 3
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
 RHO_SHARE = 0.9
@@ -83,12 +85,14 @@ def provider_of(answer_provider: str | None, fields_provider: str | None, source
 
 
 def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str, Any] | None:
-    """One provider's entry with the model's habits, or None when nothing was learned about it."""
+    """One provider's entry with the model's habits and, in each window, the readings also as such (`parsed`); None when nothing was
+    learned about it."""
     entry = ((wire_profiles or {}).get("providers") or {}).get(provider)
     if not isinstance(entry, Mapping):
         return None
     whole = wire_profiles or {}
-    return {**entry, "version": whole.get("version"), "model": whole.get("model") or {}}
+    windows = [{**w, "parsed": tuple(map(reading_of, w.get("readings") or ()))} for w in entry.get("windows") or ()]
+    return {**entry, "windows": windows, "version": whole.get("version"), "model": whole.get("model") or {}}
 
 
 # ---------------------------------------------------------------------------------------------------- learning
@@ -117,7 +121,7 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             thinned[key].add(mark, observation)
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
     windows, habits = _decide_all(observed, of_ids, sampling)
-    rates = sampling.rates(_misfits(windows))
+    rates = {**sampling.rates(_misfits(windows)), "sorted_keys": _natural_order(windows)}
     return {
         "version": VERSION,
         "profile": profile.name,
@@ -159,7 +163,7 @@ def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Obse
     """The answers between changes; one part where times are not known."""
     if len({row.at for row in rows}) < 2 * learning.SHORTEST_WINDOW:
         return [rows]
-    space = reading_space.space_of(rows, habits)
+    space = reading_space.space_of(rows, habits, one_provider=False)
     table = learning.scores(rows, space, habits, rate, None)
     costs = space.costs(learning.may_write_anew(rows))
     at = learning.change_point(table, costs)
@@ -204,6 +208,14 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
     ]
 
 
+def _natural_order(windows: Sequence[Window]) -> float:
+    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show others too."""
+    shown = [
+        ordered for window in windows if not learning.all_sorted(window.rows) for row in window.rows for ordered in row.ordered
+    ]
+    return (sum(shown) + 1.0) / (len(shown) + 2.0)
+
+
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
     out: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
@@ -224,7 +236,7 @@ def _provider_json(windows: Sequence[Window], rates: Mapping[str, Any]) -> dict[
 def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
     verdict, rows = window.verdict, window.rows
     assert verdict is not None
-    best = verdict.best
+    best, sorts = verdict.best, learning.sorts_keys(rows, float(rates["sorted_keys"]))
     strata = {}
     for name, tools in (("no_tools", False), ("tools", True)):
         part = [(row, missed) for row, missed in zip(rows, verdict.missed, strict=True) if row.tools == tools]
@@ -232,7 +244,6 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
             strata[name] = {
                 "rows": len(part),
                 "explained": sum(not missed for _, missed in part),
-                "damage": _damage(part, rates),
                 "lossy": sum(row.lossy for row, _ in part),
                 "prompt": decide_prompt([row for row, _ in part]),
             }
@@ -256,16 +267,30 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
         "reasoning_count": window.rho,
         "arguments": "written anew" if verdict.anew else "not sure" if verdict.unsure_of_arguments else "as returned",
         "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
+        "sorts_keys": sorts,
+        "damage": _damage(rows, verdict, rates, sorts),
         "tool_ids": _tool_ids(rows),
         "strata": strata,
     }
 
 
-def _damage(part: Sequence[tuple[Observation, bool]], rates: Mapping[str, Any]) -> float:
-    """Share of bills that nothing fits, less those that answers which are not canonical miss."""
-    rate, f0 = float(rates["lambda_per_token"]), float(rates["count_neutral"])
-    expected = sum((1 - math.exp(-rate * row.billed)) * (1 - f0) for row, _ in part)
-    return max(0.0, (sum(missed for _, missed in part) + 0.5 - expected) / (len(part) + 1))
+def _damage(rows: Sequence[Observation], verdict: Verdict, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
+    """{kind of row: share that was damaged on the way}, from the bills that the readings miss beyond what is not canonical. What all
+    rows say is where each kind starts from."""
+    rate = float(rates["lambda_per_token"])
+    changes = {int(change): float(share) for change, share in rates["changes"].items()}
+    seen: dict[Kind, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
+    for row, differences in zip(rows, verdict.differences, strict=True):
+        given = Deviations(odd_share(rate, row.billed), 0.0, same_count(row.kind, sorts=sorts), changes)
+        odd = sum(share * given.met(by) for by, share in differences.items())
+        damaged = sum(share * given.hits(by) for by, share in differences.items())
+        contradicted = (1 - min(sum(differences.values()), 1.0)) * given.hits(1)
+        seen[row.kind].append((given.neither * differences.get(0, 0.0), odd, damaged + contradicted))
+    texts = damage_of(seen["text"])
+    out = {kind: texts if kind == "text" else damage_of(seen[kind], max(texts, PRIOR_DAMAGE)) for kind in KINDS}
+    if sorts:  # what was not sorted by itself was damaged
+        out["keys"] = damage_of(seen["keys"], 1 - float(rates["sorted_keys"]), SORTED_ROWS)
+    return {kind: round(share, 5) for kind, share in out.items()}
 
 
 def _hopeless(verdict: Verdict, rows: Sequence[Observation], strata: Mapping[str, Any]) -> str | None:

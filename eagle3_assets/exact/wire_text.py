@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.grammar import Parts
+from eagle3_assets.exact.grammar import Ids, Parts
 from eagle3_assets.exact.habits import runs_of
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.turn_text import read_call
@@ -145,5 +146,12 @@ def canonical_fields(profile: Profile, parts: Parts) -> dict[str, Any]:
     named = {"reasoning": parts.reasoning, "content": parts.content}
     for k, call in enumerate(parts.calls):
         named |= {f"call {k} id": call.head, f"call {k} arguments": call.arguments or ()}
-    odd = [name for name, ids in named.items() if tuple(profile.encoding.encode_ordinary(profile.decode(ids))) != ids]
+    odd = [name for name, ids in named.items() if not _is_canonical(profile, ids)]
     return {"canonical": not odd, **({"noncanonical": odd} if odd else {})}
+
+
+def _is_canonical(profile: Profile, ids: Ids) -> bool:
+    try:
+        return tuple(profile.encode(profile.decode(ids))) == ids
+    except ExactError:  # more blanks in a row than any encoder takes: no encoding of it is the canonical one
+        return False

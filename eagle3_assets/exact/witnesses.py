@@ -88,6 +88,8 @@ def boundaries(profile: Profile, parts: Parts, fields: Fields) -> dict[str, Ids]
     streamed = channels_of(fields)
     ours: dict[str, Ids] = {"reasoning": parts.reasoning, "content": parts.content}
     ours |= {f"tool:{k}": call.arguments or () for k, call in enumerate(parts.calls)}
+    if all(len(deltas) == 1 for deltas in streamed.values()):  # a whole answer, or next to it
+        return None
     if sum(map(len, streamed.values())) < FEWEST_DELTAS or any(ids and not streamed.get(name) for name, ids in ours.items()):
         return None
     out = {}

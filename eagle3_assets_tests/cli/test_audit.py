@@ -63,7 +63,7 @@ def test_answers_with_ids_are_counted_and_written_down(
     assert "b1_glaive" in out and "b3_magicoder" not in out and "C1: 32 of 32 exact" in out
     from eagle3_assets.exact.audit import read
 
-    found = read(store.root / audit.FILE)
+    found = read(store.audit)
     assert found is not None and found.pooled.rows == 32
     rates = found.rates("vllm", "b1_glaive", False)
     assert rates is not None and (rates.q.events, rates.q.n) == (0, 32)
@@ -77,7 +77,7 @@ def test_a_campaign_without_any_ids_is_told_how_to_get_some(
     written(store.answers("b3_magicoder", "00"), [Provider(mini).answer(Truth())])
     assert run(["audit"]) == 1
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "eagle3 audit --buy" in line and not (store.root / audit.FILE).exists()
+    assert "eagle3 audit --buy" in line and not (store.audit).exists()
 
 
 def test_nothing_is_bought_before_an_approval_or_an_endpoints_snapshot(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,15 +10,21 @@ from typing import Any
 
 import pytest
 
+from eagle3_assets import lineage
+from eagle3_assets.campaign import load_campaign
 from eagle3_assets.errors import StoreError
-from eagle3_assets.exact.audit import Judged, Rate, Rates, rates_of, read, summarize, write
+from eagle3_assets.exact.audit import Audit, Judged, Rate, Rates, rates_of, read, summarize, with_rates, write
 from eagle3_assets.exact.blind import judge, noncanonical_regions, true_ids
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import Parts
+from eagle3_assets.exact.reconstruct import reconstruct
+from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire_profiles import learn
 from eagle3_assets.intervals import interval
-from eagle3_assets_tests.exact.synthetic import Provider, Truth
+from eagle3_assets.store import Store
+from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
 
 def answered(profile: Profile, truth: Truth, **changes: Any) -> tuple[dict[str, Any], Fields]:
@@ -166,3 +172,45 @@ def test_rates_go_through_the_file_unchanged(mini: Profile, tmp_path: Path) -> N
     write(tmp_path / "a.json", summarize(mini, rows))
     found = read(tmp_path / "a.json")
     assert found is not None and isinstance(found.pooled, Rates) and found.pooled == rates_of(rows)
+
+
+# ---------------------------------------------------------------------------------------------------- what rows take from it
+def test_only_rows_of_an_audited_stratum_are_called_audited_and_never_above_what_was_measured(mini: Profile) -> None:
+    campaign = load_campaign("demo")
+    dataset = campaign.dataset_named("b3_magicoder")
+    provider = Provider(mini)
+    for text in sentences(mini, 60, neutral=None):
+        provider.answer(Truth(" " + text, text))
+    learned = learn(mini, provider.answers)
+    good = [a_row(provider="P", dataset="b3_magicoder") for _ in range(300)]
+    poor = [a_row(provider="P", dataset="b3_magicoder", exact=k % 5 > 0, same_count=True) for k in range(300)]
+    elsewhere = [a_row(provider="other", dataset="b3_magicoder") for _ in range(300)]
+    found = {}
+    for name, rows in (("none", None), ("good", good), ("poor", poor), ("elsewhere", elsewhere)):
+        audit = None if rows is None else Audit(mini.tokenizer_sha256, rates_of(rows), {rows[0].stratum: rates_of(rows)})
+        found[name] = build_rows(mini, campaign, dataset, provider.answers[:3], learned, audit)[0]
+    assert [(name, row.grade, row.p_basis) for name, row in found.items()] == [
+        ("none", "B1", "simulated"), ("good", "B1", "audited"), ("poor", "C1", "audited"), ("elsewhere", "B1", "simulated")
+    ]  # fmt: skip
+    assert found["good"].p_exact == found["none"].p_exact and found["poor"].p_exact == pytest.approx(0.8, abs=0.01)
+    assert json.loads(found["poor"].evidence)["audit"]["q"] == pytest.approx(0.2)
+    other = Audit("another tokenizer", rates_of(poor), {poor[0].stratum: rates_of(poor)})
+    assert build_rows(mini, campaign, dataset, provider.answers[:1], learned, other)[0].p_basis == "simulated"
+
+
+def test_rows_with_ids_and_rows_set_aside_do_not_rest_on_the_audit(mini: Profile) -> None:
+    request, fields = answered(mini, Truth(), with_ids=True)
+    found = reconstruct(mini, request, fields, None, source="engine")
+    assert found.grade == "A0" and with_rates(found, rates_of([a_row()] * 40)) is found
+    assert with_rates(found, None) is found
+
+
+def test_tokens_are_made_again_when_an_audit_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "_digest", lambda artifact, made_by: made_by)
+    campaign = load_campaign("demo")
+    store = Store(tmp_path)
+    before = lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")
+    store.audit.write_text("{}")
+    first = lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")
+    store.audit.write_text('{"version": 1}')
+    assert "audit" not in before and first["audit"] != lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")["audit"]

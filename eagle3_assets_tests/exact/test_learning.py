@@ -257,3 +257,27 @@ def test_arguments_that_a_provider_writes_anew_are_repaired_where_the_bill_tells
     assert {f.grade for f in found} <= {"R", "C1"} and sum(
         f.input_ids == truth for f, truth in zip(found, truths, strict=True)
     ) >= 0.9 * N
+
+
+def test_a_row_from_behind_a_change_that_the_profile_does_not_know_is_no_b1(mini: Profile) -> None:
+    """Learned while the provider joined spaces; then it is verbatim. The space that the model wrote is taken for the joined one, which
+    changes no count: but a model that always writes one has not left it out in both fields."""
+
+    class JoinsInFront(Provider):
+        def bend(self, text: str, *, behind: bool) -> str:
+            return " " + text if text else text
+
+    many = sentences(mini, 400, neutral=True)
+    before, after = JoinsInFront(mini), Provider(mini)
+    for k in range(340):
+        before.answer(Truth(" " + many[k], " " + many[k + 1]), finished_at=1000.0 + k)
+    learned = learn(mini, before.answers)
+    assert learned["providers"]["P"]["decided"] and learned["providers"]["P"]["spacing"] == "injected"
+    graded = []
+    for k in range(340, 380):
+        late = after.answer(Truth(" " + many[k], " " + many[k + 1]), finished_at=1000.0 + k)
+        graded.append(rebuilt(mini, late, learned, at=late.finished_at))
+    assert "B1" not in {found.grade for found in graded} and any(
+        "has the provider changed" in r for f in graded for r in f.reasons
+    )
+    assert rebuilt(mini, before.answers[-1], learned, at=before.answers[-1].finished_at).grade == "B1"

@@ -291,7 +291,7 @@ def test_a_bill_that_only_an_unclosed_reading_fits_is_weighed_against_one_token_
         "explained": 199,
         "decided": True,
         "readings": [{"weight": 1.0, "edges": {}}],
-        "strata": {"no_tools": {"damage": 0.02}},
+        "damage": {"calls": 0.02},
     }
     sent = ('{"a":1}', '{"a":true}', '{"a":[1,2]}', '{"b":"x"}')
     pairs = [(text, text.replace(":", ": ", 1)) for text in sent] + [(text, text.replace(",", ", ")) for text in sent]
