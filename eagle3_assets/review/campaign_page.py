@@ -74,5 +74,6 @@ def _line(report: dict[str, Any]) -> dict[str, Any]:
         "cost_usd": usd,
         "usd_per_million_trainable": usd / kept * 1e6 if kept else None,
         "equal_share": report["billing"]["completion"]["equal_share"],
-        "failing": [c["check"] for c in report["checks"] if c["shards"] and not c["passed"]],
+        "failing": [c["check"] for c in report["checks"] if c["shards"] and not c["passed"]]
+        + [s["check"] for s in report["statistics"] if not s["passed"]],
     }

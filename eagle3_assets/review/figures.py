@@ -111,9 +111,10 @@ def monitor_lines(figures: Figures) -> dict[str, Any]:
 
 
 def drift_line(store: Store, dataset: str, figures: Figures) -> dict[str, Any] | None:
-    """Response lengths beside the pilot's; None where it did not ask this dataset."""
+    """Response lengths beside the pilot's; None where it did not ask this dataset. Rows without ids (in quarantine) have no length."""
     pilot = read_json(store.pilot).get("lengths", {}).get(dataset) if store.pilot.exists() else None
-    return length_drift(np.concatenate(figures.responses), pilot) if figures.responses else None
+    responses = joined([figures.responses])
+    return length_drift(responses[responses > 0], pilot)
 
 
 def add_table(campaign: Campaign, figures: Figures, table: pa.Table) -> None:

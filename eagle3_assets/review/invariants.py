@@ -1,8 +1,7 @@
-"""The invariants of the stages up to `answers`, and of the report, as pure functions → list of `Verdict` with the names of
-`table.py`.
+"""The invariants of the stages up to `answers` as pure functions → list of `Verdict` with the names of `table.py`.
 
-Belongs here: judging what a stage left on disk. Does not belong here: token rows (`token_rows.py`; `judge_tokens` is offered
-here too), verdict files (`gate.py`).
+Belongs here: judging what a stage left on disk. Does not belong here: token rows (`token_rows.py`) and whole datasets (`report_checks.py`),
+whose `judge_tokens` and `judge_report` are offered here too; verdict files (`gate.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from eagle3_assets.collect.routing import is_same_model
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
 from eagle3_assets.plan import usd_text
-from eagle3_assets.review.shares import pooled, share_of_shard
+from eagle3_assets.review.report_checks import judge_report
+from eagle3_assets.review.shares import share_of_shard
 from eagle3_assets.review.table import check_named, verdict
 from eagle3_assets.review.token_rows import JudgedRow, Key, RowChecker, judge_tokens
 from eagle3_assets.review.verdict import Verdict
@@ -196,48 +196,6 @@ def judge_answers(
 def _bare(name: str) -> str:
     """`Moonshot AI` in one place is `moonshotai` in another."""
     return "".join(c for c in name.casefold() if c.isalnum())
-
-
-# ---------------------------------------------------------------------------------------------------- report
-def judge_report(
-    report: Mapping[str, Any], verdicts: Mapping[str, Sequence[Verdict]], current: Mapping[str, bool]
-) -> list[Verdict]:
-    """`report` is reports/<ds>.json, `verdicts` those of stage `tokens` by shard, `current` whether its tokens are made from
-    its current answers."""
-    outdated = sorted(s for s, fresh in current.items() if not fresh or s not in verdicts)
-    stopping = [(s, v) for s in sorted(verdicts) for v in verdicts[s] if v.stops]
-    over_all = [v for v in pooled("tokens", (v for s in verdicts.values() for v in s)) if v.stops]
-    failed = [f"{v.check} (shard {s}: {v.message})" for s, v in stopping] + [
-        f"{v.check} (all shards: {v.message})" for v in over_all
-    ]
-    aggregate = report["billing"]["aggregate"]
-    difference, limit = float(aggregate["relative_difference"]), check_named("report", "aggregate_billing").max_share
-    examples = tuple(dict.fromkeys(e for _, v in stopping for e in v.examples))
-    return [
-        verdict(
-            "report",
-            "all_shards_present",
-            not outdated,
-            _counted(outdated, "shards without current tokens"),
-            numbers={"shards": len(current), "outdated": len(outdated)},
-            examples=tuple(outdated),
-        ),
-        verdict(
-            "report",
-            "tokens_pass",
-            not failed,
-            "; ".join(failed) or f"no blocking check of {len(verdicts)} shards failed",
-            numbers={"failed": len(failed), "shards": len(verdicts)},
-            examples=examples,
-        ),
-        verdict(
-            "report",
-            "aggregate_billing",
-            difference <= limit,
-            f"|sum of differences| is {difference:.4%} of billed tokens (tolerated {limit:.2%}). {aggregate['not_proved']}",
-            numbers={k: v for k, v in aggregate.items() if k != "not_proved"},
-        ),
-    ]
 
 
 def _counted(bad: Sequence[str], what: str) -> str:

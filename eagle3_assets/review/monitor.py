@@ -23,6 +23,8 @@ SHIFTED = 0.10  # the rate that a changed server shows at least
 ALARM = math.log(1e5)  # luck alone raises it in fewer than one of 100,000 rows (Wald), a shift to 10 % after about 80
 FALSE_DISCOVERIES = 0.05
 WINDOWS = 4
+# A mean is called drifted beyond so many standard errors (luck: one dataset of 370) and when it is off by more than a tenth.
+DRIFT_Z, DRIFT_SHARE, Z_MOST = 3.0, 0.10, 99.0
 COST_SLACK = 1e-9 + 5e-3  # USD figures are rounded by servers to six digits; half a percent of a small answer
 
 Floats = npt.NDArray[np.float64]
@@ -123,15 +125,11 @@ def _window(wrong: npt.NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def length_drift(responses: Ints, pilot: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Mean response length beside the pilot's; None where the pilot asked nothing of the dataset. `z` takes the spread from the rows."""
+    """Mean response length beside the pilot's; None where the pilot asked nothing of the dataset. `z` takes the spread from the rows, and
+    stops at `Z_MOST` (rows of one length have none)."""
     if not pilot or not pilot.get("n") or len(responses) < 2:
         return None
-    mean, spread = float(responses.mean()), float(responses.std(ddof=1))
+    mean, expected, spread = float(responses.mean()), float(pilot["mean"]), float(responses.std(ddof=1))
     error = spread * math.sqrt(1 / int(pilot["n"]) + 1 / len(responses))
-    z = (mean - float(pilot["mean"])) / error if error else 0.0
-    return {
-        "mean": mean,
-        "pilot_mean": float(pilot["mean"]),
-        "ratio": mean / float(pilot["mean"]) if pilot["mean"] else None,
-        "z": z,
-    }
+    z = math.copysign(min(Z_MOST, abs(mean - expected) / max(error, 1e-9)), mean - expected)
+    return {"mean": mean, "pilot_mean": expected, "ratio": mean / expected if expected else None, "z": z}

@@ -28,11 +28,15 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
 {% for words in r.verdict.words %}<p>{{ words }}</p>{% endfor %}</div>
 <h2>Checks</h2>
 <table><tr><th>check</th><th></th><th>shards failed</th><th>what was found</th><th>look at</th></tr>
-{% for c in r.checks %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
+{% for c in r.checks | sort(attribute='passed') %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
 <td class="{{ 'pass' if c.passed else ('stop' if c.severity == 'ERROR' else 'warn') }}">{{ 'passed' if c.passed else c.severity
 }}</td>
 <td class="n">{{ c.failed_shards }} of {{ c.shards }}</td><td>{{ c.message }}</td>
 <td>{% for e in c.examples[:2] %}<code>eagle3 show {{ e }}</code> {% endfor %}</td></tr>{% endfor %}</table>
+<h3>Over the whole dataset</h3>
+<table><tr><th>check</th><th></th><th>what was found</th></tr>
+{% for c in r.statistics %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
+<td class="{{ 'pass' if c.passed else 'warn' }}">{{ 'passed' if c.passed else c.severity }}</td><td>{{ c.message }}</td></tr>{% endfor %}</table>
 <h2>Grades</h2>
 <table><tr><th>grade</th><th>rows</th><th>share</th><th>tokens</th><th>supervised</th><th>expected exact rows</th>
 <th>trainable rows</th></tr>
@@ -40,7 +44,8 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
 <td class="n">{{ n(g.tokens) }}</td><td class="n">{{ n(g.supervised) }}</td><td class="n">{{ '%.1f' % g.expected_exact }}</td>
 <td class="n">{{ n(g.trainable_rows) }}</td></tr>{% endfor %}</table>
 <h2>Billing, row by row</h2>
-<img alt="left: rows by rebuilt minus billed tokens; right: rows by length" src="data:image/png;base64,{{ picture }}">
+<img alt="rows by rebuilt minus billed tokens; rows by length; tokens and refusals over time; share equal to the bill over time"
+src="data:image/png;base64,{{ picture }}">
 {% if not r.billing.strata %}<p>Nothing was billed: these rows were imported or answered by an engine of one's own.</p>{% else %}
 <p>d is rebuilt minus billed tokens of one row. "equal" is the share of rows with d = 0, "at least" what it is with 95 % confidence;
 Σ|d| adds the differences up, |Σd| lets opposite signs cancel, "cancellation" is how much of Σ|d| vanishes that way.</p>
@@ -103,7 +108,7 @@ from a server ({{ pct(r.round_trip.share) }}). Those ids are kept as they are.</
 """
 
 MAX_MARKDOWN = 50_000  # bytes; metadata lives in the event log for ever (dagster.md section 2)
-_WORST_IN_MARKDOWN = 8
+_WORST_IN_MARKDOWN, _STRATA_IN_MARKDOWN = 8, 8
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]#+!|<>~&])")
 
 
@@ -132,8 +137,12 @@ def render_markdown(report: dict[str, Any], png: bytes) -> str:
                 f"{c['failed_shards']} of {c['shards']}",
                 e(c["message"]),
             )
-            for c in report["checks"]
+            for c in sorted(report["checks"], key=lambda c: bool(c["passed"]))
         ],
+    )
+    lines += _table(
+        ("over the whole dataset", "verdict", "found"),
+        [(e(c["check"]), "passed" if c["passed"] else f"**{c['severity']}**", e(c["message"])) for c in report["statistics"]],
     )
     lines += _table(
         ("grade", "rows", "share", "supervised tokens", "expected exact"),
@@ -167,6 +176,8 @@ def render_markdown(report: dict[str, Any], png: bytes) -> str:
         if not billing["strata"]
         else ["", f"\\|Σd\\| is {_percent(aggregate['relative_difference'], 4)} of billed tokens. {e(aggregate['not_proved'])}"]
     )
+    lines += _monitor_table(report["monitor"]["strata"])
+    lines += _over_time(report["timeline"])
     lines += _table(
         ("step", "rows", "lost, by reason"), [(e(f["step"]), _number(f["rows"]), e(_lost(f["lost"]))) for f in report["funnel"]]
     )
@@ -192,6 +203,48 @@ def render_markdown(report: dict[str, Any], png: bytes) -> str:
     text = "\n".join([*lines, ""])
     picture = f"\n![residuals and lengths](data:image/png;base64,{base64.b64encode(png).decode()})\n"
     return text + picture if len((text + picture).encode()) < MAX_MARKDOWN else text
+
+
+def _monitor_table(strata: list[dict[str, Any]]) -> list[str]:
+    """Those strata first that chance explains least."""
+    worst = sorted(strata, key=lambda s: float(s["q"]))[:_STRATA_IN_MARKDOWN]
+    return _table(
+        (
+            "mismatches sit in",
+            "finish",
+            "q",
+            "per 1,000 ids",
+            "reasoning equal",
+            "cost = list price",
+            "alarm at row",
+            "equal, by quarter",
+        ),
+        [
+            (
+                escape_markdown(s["provider"]) + (", tools" if s["tools"] else ""),
+                escape_markdown(s["finish_reason"]),
+                f"{s['q']:.2g}",
+                "–" if s["slope"]["per_1000"] is None else f"{s['slope']['per_1000']:.4f}",
+                _percent(s["reasoning"]["equal_share"]),
+                _percent(s["cost"]["equal_share"]),
+                _number(s["cusum_alarm"]["row"] if s["cusum_alarm"] else None),
+                " ".join(_percent(w["equal_share"], 0) for w in s["windows"]),
+            )
+            for s in worst
+        ],
+    )
+
+
+def _over_time(timeline: list[dict[str, Any]]) -> list[str]:
+    """One sentence; the picture has the course."""
+    if not timeline:
+        return []
+    whole = {name: sum(t[name] for t in timeline) for name in ("answers", "failed", "refused_429", "tokens", "usd")}
+    return [
+        "",
+        f"Over {_number(timeline[-1]['to_s'])} s: {_number(whole['answers'])} answers, {_number(whole['tokens'])} tokens, "
+        f"{_usd(whole['usd'])} USD; {_number(whole['failed'])} attempts failed, {_number(whole['refused_429'])} of them with 429.",
+    ]
 
 
 def escape_markdown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The report's picture: residuals against the bill, and lengths, in one small PNG.
+"""The report's picture: residuals against the bill, lengths, and the course of the purchase, in one small PNG.
 
 Belongs here: drawing. Does not belong here: counting (`figures.py`). matplotlib is imported inside the function: definitions
 load without it.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
+
+MAX_STRATA, COLOURS = 6, 160
 MAX_BYTES = 28_000  # in base64 with the text around it below the 50 kB that one Dagster event should hold (dagster.md section 2)
 
 
-def draw_report(report: dict[str, Any]) -> bytes:
-    """PNG of at most `MAX_BYTES`: left the histogram of rebuilt minus billed (log scale), right response and prompt lengths."""
-    for dpi in (90, 72, 56):
+def draw_report(report: dict[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
+    """PNG of at most `max_bytes` where that is possible: above the histogram of rebuilt minus billed (log scale) and the lengths; below,
+    where there is a timeline, tokens and refusals over time, and the share of rows equal to their bill by quarter of the time."""
+    for dpi in (96, 88, 80, 72, 64, 56):
         png = _draw(report, dpi)
-        if len(png) <= MAX_BYTES:
+        if len(png) <= max_bytes:
             break
     return png
 
@@ -24,14 +28,21 @@ def draw_report(report: dict[str, Any]) -> bytes:
 def _draw(report: dict[str, Any], dpi: int) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
-    figure = Figure(figsize=(8.4, 2.8), dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    rows = 2 if report["timeline"] else 1
+    figure = Figure(figsize=(8.4, 2.6 * rows), dpi=dpi, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    (left, right), *below = figure.subplots(rows, 2, squeeze=False)
     _draw_residuals(left, report["billing"])
     _draw_lengths(right, report["lengths"])
+    for first, second in below:
+        _draw_course(first, report["timeline"])
+        _draw_windows(second, report["monitor"]["strata"])
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
     out = io.BytesIO()
-    figure.savefig(out, format="png", metadata={"Software": None})  # no version: equal figures give equal bytes
+    image.quantize(COLOURS).save(out, format="png", optimize=True)  # a third of the bytes; equal figures give equal bytes
     return out.getvalue()
 
 
@@ -63,4 +74,36 @@ def _draw_lengths(axes: Any, lengths: dict[str, Any]) -> None:
     axes.set_xticks(range(last), [f"≥{label}" for label in labels[:last]])
     axes.set_title("length in tokens, rows", fontsize=9)
     axes.legend(fontsize=7)
+    axes.tick_params(labelsize=7)
+
+
+def _draw_course(axes: Any, timeline: list[dict[str, Any]]) -> None:
+    """Tokens of each stretch of time as bars, attempts that failed and 429s as lines on a scale of their own."""
+    at = [t["from_s"] for t in timeline]
+    width = (timeline[0]["to_s"] - at[0]) * 0.9
+    axes.bar(at, [t["tokens"] for t in timeline], width, align="edge", label="tokens", color="#9ecae1")
+    axes.set_title("tokens (bars) and failed attempts (lines) over time, s", fontsize=9)
+    axes.tick_params(labelsize=7)
+    other = axes.twinx()
+    for name, label in (("failed", "failed"), ("refused_429", "of them 429")):
+        other.plot(at, [t[name] for t in timeline], marker=".", markersize=3, linewidth=1, label=label)
+    other.set_ylim(0, 1.1 * max(1, *(t["failed"] for t in timeline)))
+    other.yaxis.get_major_locator().set_params(integer=True)
+    other.tick_params(labelsize=7)
+    other.legend(fontsize=7)
+
+
+def _draw_windows(axes: Any, strata: list[dict[str, Any]]) -> None:
+    """Share of rows equal to their bill in each quarter of the time, for the strata with the most rows."""
+    shown = sorted(strata, key=lambda s: -s["n"])[:MAX_STRATA]
+    if not shown:
+        axes.text(0.5, 0.5, "nothing was billed", ha="center", va="center", fontsize=9)
+        axes.set_axis_off()
+        return
+    for s in shown:
+        label = f"{s['provider'][:18]}, {s['finish_reason'][:12]}" + (", tools" if s["tools"] else "")
+        axes.plot([w["equal_share"] for w in s["windows"]], marker="o", markersize=3, linewidth=1, label=label.replace("$", "＄"))
+    axes.set_xticks(range(4), ["1st quarter", "2nd", "3rd", "4th"])
+    axes.set_title("share of rows equal to their bill, over time", fontsize=9)
+    axes.legend(fontsize=6)
     axes.tick_params(labelsize=7)

@@ -15,11 +15,12 @@ from eagle3_assets.campaign import SHARDS, Campaign, Dataset
 from eagle3_assets.exact.sample_row import SCHEMA, read_table
 from eagle3_assets.prompts.set_aside import shown
 from eagle3_assets.review import figures as count
-from eagle3_assets.review.page import render_html, render_markdown
-from eagle3_assets.review.pictures import draw_report
+from eagle3_assets.review.page import MAX_MARKDOWN, render_html, render_markdown
+from eagle3_assets.review.pictures import MAX_BYTES, draw_report
 from eagle3_assets.review.quarantine import rejected, write_rejected
+from eagle3_assets.review.report_checks import judge_statistics
 from eagle3_assets.review.shares import pooled
-from eagle3_assets.review.table import CHECKS
+from eagle3_assets.review.table import CHECKS, check_named
 from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.review.waivers import read_waivers
 from eagle3_assets.store import Store, read_manifest, write_bytes, write_json
@@ -44,7 +45,8 @@ def build_report(campaign: Campaign, store: Store, dataset: Dataset | str, verdi
     """
     name = dataset if isinstance(dataset, str) else dataset.name
     data = collect_report(campaign, store, name, verdicts)
-    png = draw_report(data)
+    room = (MAX_MARKDOWN - len(render_markdown(data, b"").encode())) * 3 // 4 - 100  # base64
+    png = draw_report(data, min(MAX_BYTES, room))
     markdown = render_markdown(data, png)
     base = store.report(name)
     out = rejected(read_table(store.tokens(name, s)) for s in SHARDS if read_manifest(store.tokens(name, s)) is not None)
@@ -76,7 +78,7 @@ def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Seq
         "campaign": campaign.name,
         "backend": facts.backend,
         "licence": facts.licence,
-        "verdict": _verdict(figures, verdicts),
+        "verdict": {},  # in its place, and filled at the end
         "checks": check_lines(verdicts),
         "totals": dict(figures.totals),
         "grades": count.grade_lines(figures),
@@ -93,11 +95,14 @@ def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Seq
         "round_trip": count.round_trip_line(verdicts),
         "worst": [line for _, line in figures.worst],
     }
+    statistics = judge_statistics(data)
+    data["statistics"] = [asdict(v) | {"description": check_named("report", v.check).description} for v in statistics]
+    data["verdict"] = _verdict(figures, verdicts, statistics)
     return {k: printable(v) for k, v in data.items()}
 
 
-def _verdict(figures: count.Figures, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The verdict in plain words, first thing on the page."""
+def _verdict(figures: count.Figures, verdicts: Sequence[Verdict], statistics: Sequence[Verdict]) -> dict[str, Any]:
+    """The verdict in plain words, first thing on the page. `statistics` warn, they stop nothing."""
     stopping = [v for v in verdicts if v.stops]
     stopping += [v for v in pooled("tokens", verdicts) if v.stops and v.check not in {s.check for s in stopping}]
     rows, kept = figures.totals.get("rows", 0), figures.totals.get("trainable_rows", 0)
@@ -114,7 +119,7 @@ def _verdict(figures: count.Figures, verdicts: Sequence[Verdict]) -> dict[str, A
     for check in dict.fromkeys(v.check for v in stopping):
         mine = [v for v in stopping if v.check == check]
         words.append(f"STOP {check}: {mine[0].message}" + (f" (and in {len(mine) - 1} more shards)" if len(mine) > 1 else ""))
-    warned = sorted({v.check for v in verdicts if not v.passed and not v.stops})
+    warned = sorted({v.check for v in (*verdicts, *statistics) if not v.passed and not v.stops})
     if warned:
         words.append(f"Worth a look: {', '.join(warned)}.")
     if not verdicts:

@@ -18,6 +18,7 @@ import xxhash
 from eagle3_assets.collect.routing import is_same_model
 from eagle3_assets.review import content
 from eagle3_assets.review.columns import Bools, Columns
+from eagle3_assets.review.tool_schema import fits_schema
 from eagle3_assets.review.wires import Wire
 
 Wires = Sequence[Wire | None]
@@ -60,7 +61,7 @@ def allowed_ids(columns: Columns, wires: Wires, rules: Rules) -> Bools:
 
 
 def tool_calls(columns: Columns, wires: Wires, rules: Rules) -> Bools:
-    """6: every called tool was offered, its arguments are a JSON object with the required keys. Model's mistakes are on policy: a
+    """6: every called tool was offered, its arguments are a JSON object that fits the tool's schema. Model's mistakes are on policy: a
     warning."""
     return _each(
         wires,
@@ -80,9 +81,7 @@ def _odd_call(wire: Wire, rules: Rules, k: int) -> bool:
         return True
     if not isinstance(arguments, dict) or call.name not in offered:
         return True
-    schema = offered[call.name]
-    required = schema.get("required") if isinstance(schema, Mapping) else None
-    return isinstance(required, list) and any(key not in arguments for key in required)
+    return not fits_schema(arguments, offered[call.name])
 
 
 def finish_reason(columns: Columns, wires: Wires, rules: Rules) -> Bools:

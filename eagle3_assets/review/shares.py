@@ -30,16 +30,18 @@ def share_of_shard(stage: str, name: str, bad: int, total: int, what: str, examp
 
 def pooled(stage: str, verdicts: Iterable[Verdict]) -> list[Verdict]:
     """One verdict over all shards for each share check of `stage`: sums of what the shards' verdicts counted, judged at any
-    size."""
-    sums: dict[str, tuple[int, int]] = {}
+    size. Bad rows of a shard whose failure a person waived are accepted: they are told apart and do not count against the dataset."""
+    sums: dict[str, tuple[int, int, int]] = {}
     for v in verdicts:
         if {"bad", "total", "max_share"} <= v.numbers.keys():
-            bad, total = sums.get(v.check, (0, 0))
-            sums[v.check] = bad + int(v.numbers["bad"]), total + int(v.numbers["total"])
+            bad, accepted, total = sums.get(v.check, (0, 0, 0))
+            mine, waived = int(v.numbers["bad"]), bool(v.numbers.get("waived"))
+            sums[v.check] = bad + mine * (not waived), accepted + mine * waived, total + int(v.numbers["total"])
     out = []
-    for name, (bad, total) in sums.items():
+    for name, (bad, accepted, total) in sums.items():
         share, limit = bad / total if total else 0.0, check_named(stage, name).max_share
         message = f"{bad} of {total} rows of the dataset ({share:.2%}; tolerated {limit:.2%})"
-        numbers = {"bad": bad, "total": total, "share": share, "max_share": limit}
+        message += f", {accepted} more in waived shards" if accepted else ""
+        numbers = {"bad": bad, "total": total, "share": share, "max_share": limit} | ({"accepted": accepted} if accepted else {})
         out.append(verdict(stage, name, share <= limit, message, numbers=numbers))
     return out

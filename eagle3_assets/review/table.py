@@ -89,7 +89,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         _error("row_provider_and_model", "body, journal and row name the same provider, and the model that was asked for"),
         _error("sampling", "temperature and top_p were sent and are the campaign's"),
         _error("provenance", "hash of the raw bytes as in the journal; generation, tokenizer, template and evidence are named"),
-        _warn("tool_calls", "called tools were offered, arguments are JSON objects with the required keys", 0.05),
+        _warn("tool_calls", "called tools were offered, arguments are JSON objects that fit the tool's schema", 0.05),
         _warn("length_cut", "rows cut by length have max_tokens ids, and none has more", 0.05),
         _warn("reasoning_equals_bill", "the reasoning part is what was billed as reasoning", 0.05),
         _warn("not_dull", "no window of 4 kB that packs to less than a tenth", 0.05),
@@ -107,21 +107,45 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         _error("all_shards_present", "every shard of the dataset has tokens made from its current answers"),
         _error("tokens_pass", "no blocking check of any shard failed"),
         _warn("aggregate_billing", "|sum of differences| / billed tokens <= 0.04 %: proves nothing about single rows", 0.0004),
+        _warn(
+            "length_drift",
+            "mean response length is the pilot's, or chance (3 standard errors) or a tenth explains the difference",
+        ),
+        _warn("mismatch_alarm", "in no stratum do mismatches with the bill begin to pile up over time (CUSUM, 1 % against 10 %)"),
+        _warn("mismatch_strata", "no stratum has more mismatches than 1 % explains (Benjamini-Hochberg over strata, 5 %)"),
     ),
     "corpus": (
         _error("drop_reasons_add_up", "input rows = kept rows + dropped rows by reason"),
         _error("forms_agree", "archive form and training form hold the same ids and masks"),
         _error("parts_match_manifest", "every part is as the manifest says"),
+        _error("split_without_leakage", "no prompt and no conversation has rows on both sides of the split"),
+        _warn("parts_balanced", "no part holds more than 2 % above the mean of its parts, or one row's length", 0.02),
     ),
     "vocab_map": (
         _error("mapping", "d2t offsets and t2d mask describe the same strictly increasing set of ids"),
         _warn("coverage", "supervised tokens covered by the draft vocabulary", 0.05),
     ),
     "handoff_tokens": (_error("rows_match_corpus", "every handed-on row equals its corpus row"),),
+    **dict.fromkeys(
+        ("handoff_speculators", "handoff_specforge"),
+        (
+            _error(
+                "rows_match_corpus",
+                "every row that a trainer would read is its corpus row with that row's states, and none is missing",
+            ),
+            _error("vocabulary_and_layers", "the draft vocabulary is vocab_map's, and layer ids mean the layers that are stored"),
+            _error(
+                "exported_states_predict",
+                "the target's head over the exported final states predicts the next ids as often as they say",
+            ),
+        ),
+    ),
     "hidden_states": (
         _error("states_match_rows", "one row of states for every token, ids and masks as in the corpus"),
-        _error("finite", "no NaN and no infinity"),
+        _error("finite", "no NaN and no infinity in what is stored; rows that are not finite are left out and named", 0.01),
         _error("layer_self_test", "E_k is E_k and the final state is before the norm, proved on a probe"),
+        _error("on_policy", "every provider's ids look sampled from the target model, with the stated temperature and top_p"),
+        _error("edge_tokens", "no id at an edge (first, marker, behind a marker) that the sampler cannot have drawn", 0.01),
     ),
 }
 

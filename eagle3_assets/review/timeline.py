@@ -35,7 +35,7 @@ class Timeline:
                 self.events.append((answer.finished_at, answer.completion_tokens or 0, usd, finished, not finished and refused))
 
     def lines(self) -> list[dict[str, Any]]:
-        """At most `BINS` stretches of equal length: seconds since the first, answers, failed, 429s, tokens, USD."""
+        """At most `BINS` stretches of equal length: seconds since the first (from, to), answers, failed, 429s, tokens, USD."""
         if not self.events:
             return []
         times = np.array([e[0] for e in self.events])
@@ -46,7 +46,7 @@ class Timeline:
         tokens, usd, finished, refused = (np.bincount(place, weights=c, minlength=BINS) for c in columns)
         total = np.bincount(place, minlength=BINS)
         return [
-            {"from_s": k * width, "answers": int(finished[k]), "failed": int(total[k] - finished[k]), "refused_429": int(refused[k]),
-             "tokens": int(tokens[k]), "usd": float(usd[k])}
+            {"from_s": k * width, "to_s": (k + 1) * width, "answers": int(finished[k]), "failed": int(total[k] - finished[k]),
+             "refused_429": int(refused[k]), "tokens": int(tokens[k]), "usd": float(usd[k])}
             for k in range(BINS) if total[k]
         ]  # fmt: skip

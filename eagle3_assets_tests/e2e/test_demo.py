@@ -12,6 +12,7 @@ import pytest
 from eagle3_assets import corpus as corpora
 from eagle3_assets import states as hidden
 from eagle3_assets.campaign import SHARDS, load_campaign
+from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets_tests.e2e.conftest import Place, last_line, small_campaign
 
 pytestmark = pytest.mark.e2e
@@ -119,6 +120,18 @@ def test_handed_on_rows_are_the_corpus_rows(demo: Place) -> None:
         pack = next(p for p in corpus.by_sample_id(sample_id) if p.turn == int(turn))
         assert row["input_ids"] == pack.input_ids.tolist() and row["loss_mask"] == pack.loss_mask.tolist()
         assert len(row["input_ids"]) == len(row["loss_mask"]) and 1 in row["loss_mask"]
+
+
+def test_both_trainers_are_handed_the_same_rows_with_their_states(demo: Place) -> None:
+    root = demo.root("demo") / "handoff"
+    lines = [json.loads(line) for line in (root / "tokens" / "tokens.jsonl").read_text().splitlines()]
+    for trainer in ("speculators", "specforge"):
+        rows = MappedRows(root / trainer)
+        assert len(rows) == len(lines)
+        for i, line in enumerate(lines):  # the demo has no validation rows, so both are in corpus order
+            row = rows[i]
+            assert f"{row.sample_id}/{row.turn}" == line["id"] and row.input_ids.tolist() == line["input_ids"]
+            assert row.loss_mask.tolist() == line["loss_mask"] and row.hidden_states.shape[:2] == (len(row.input_ids), 4)
 
 
 def test_hidden_states_equal_transformers_own(demo: Place) -> None:

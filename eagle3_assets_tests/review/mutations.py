@@ -23,6 +23,8 @@ Sample = tuple[SampleRow, Wire]
 Case = list[Sample]
 RULES = Rules("eagle3/kimi-mini", 1.0, 0.95, max_length=6000, reserved=frozenset((505, 506, 507)), tokenizer_sha256="t" * 64)
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "required": ["q"]}}}
+PICK = {"q": {"type": "string"}, "n": {"type": "integer", "maximum": 9}, "to": {"type": "array", "items": {"enum": ["a", "b"]}}}
+PICKED = {"type": "object", "properties": PICK, "required": ["q"], "additionalProperties": False}
 CALL = ToolCall("functions.look:0", "look", '{"q": "x"}')
 
 
@@ -61,16 +63,23 @@ def calls(*given: ToolCall, **row: Any) -> Case:
     return [sample(fields={"tool_calls": given, "finish_reason": "tool_calls"}, finish_reason="tool_calls", **row)]
 
 
+def picks(arguments: str, parameters: object = None) -> Case:
+    """A call of a tool with a schema of its own."""
+    tools = [TOOL, {"type": "function", "function": {"name": "pick", "parameters": PICKED if parameters is None else parameters}}]
+    fields = {"tool_calls": (ToolCall("functions.pick:0", "pick", arguments),), "finish_reason": "tool_calls"}
+    return [sample(fields=fields, wire={"request": {"messages": [], "tools": tools}}, finish_reason="tool_calls")]
+
+
 def long(ids: tuple[int, ...], **row: Any) -> Case:
     """A row whose response is `ids`."""
     n = len(ids)
     return [sample(input_ids=(1, 2, *ids), prompt_len=2, loss_spans=((2, 2 + n),), billed_prompt=2, billed_completion=n, **row)]
 
 
-def turns(first: tuple[int, ...], second: tuple[int, ...], **row: Any) -> Case:
-    """Two turns of one sample with these prompts."""
+def turns(one: tuple[int, ...], two: tuple[int, ...], first: int = 0, **row: Any) -> Case:
+    """Turns `first` and the next of one sample with these prompts; `row` is of the second."""
     out = []
-    for k, prompt in enumerate((first, second)):
+    for k, prompt in enumerate((one, two)):
         ids = (*prompt, 400 + k, END)
         row_k = dict(
             input_ids=ids,
@@ -79,7 +88,7 @@ def turns(first: tuple[int, ...], second: tuple[int, ...], **row: Any) -> Case:
             billed_prompt=len(prompt),
             billed_completion=2,
             sample_id="ab" * 16,
-            turn=k,
+            turn=first + k,
             **(row if k else {}),
         )
         out.append(sample(f"turn{k}", **row_k))
@@ -110,6 +119,7 @@ def engine(name: object, **facts: Any) -> Sample:
     return sample(name, source="engine", provider=None, grade="A0", billed_completion=8, evidence=evidence("A0", **facts))
 
 
+DROPPED = ["typescript/reasoning_dropped/arguments_as_sent"]
 WALK = tuple(1 + (k * 7919) % 400 for k in range(3000))
 GOOD: list[Sample] = [sample(i) for i in range(60)]
 MUTATIONS: dict[str, dict[str, dict[str, Case]]] = {
@@ -231,6 +241,7 @@ MUTATIONS: dict[str, dict[str, dict[str, Case]]] = {
             "first id unsupervised": [sample(loss_spans=((6, 13),))],
             "end unsupervised": [sample(loss_spans=((5, 12),))],
             "only the middle": [sample(loss_spans=((7, 9),))],
+            "nothing at all": [sample(loss_spans=())],
         },
         "innocent": {
             "gap in the middle": [sample(loss_spans=((5, 7), (10, 13)))],
@@ -358,10 +369,18 @@ MUTATIONS: dict[str, dict[str, dict[str, Case]]] = {
             "no JSON": calls(dataclasses.replace(CALL, arguments='{"q": ')),
             "no object": calls(dataclasses.replace(CALL, arguments="[1]")),
             "key missing": calls(dataclasses.replace(CALL, arguments="{}")),
+            "another type": picks('{"q": 7}'),
+            "key too many": picks('{"q": "x", "r": 2}'),
+            "deep inside": picks('{"q": "x", "to": ["a", "c"]}'),
+            "beyond a limit": picks('{"q": "x", "n": 10}'),
         },
         "innocent": {
             "spaces": calls(dataclasses.replace(CALL, arguments='{ "q" : 1 }')),
             "a further key": calls(dataclasses.replace(CALL, arguments='{"q":1,"r":2}')),
+            "all that is allowed": picks('{"to": ["b", "a"], "n": 9, "q": ""}'),
+            "schema elsewhere": picks('{"q": 7}', {"$ref": "http://127.0.0.1:9/schema.json"}),
+            "schema that is none": picks('{"q": 7}', {"type": "words"}),
+            "schema in itself": picks('{"q": 7}', {"$ref": "#"}),
             "cut": [
                 sample(
                     fields={"tool_calls": (dataclasses.replace(CALL, arguments='{"q'),), "finish_reason": "length"},
@@ -473,11 +492,17 @@ MUTATIONS: dict[str, dict[str, dict[str, Case]]] = {
             "another history": turns(tuple(range(1, 40)), tuple(range(2, 80))),
             "shorter than before": turns(tuple(range(1, 40)), tuple(range(1, 20))),
             "one id changed": turns(tuple(range(1, 40)), (*range(1, 9), 300, *range(10, 80))),
+            "first history, form without reasoning": turns(
+                tuple(range(1, 40)), (*range(1, 9), 300, *range(10, 80)), evidence=evidence(prompt_forms=DROPPED)
+            ),
         },
         "innocent": {
             "goes on": turns(tuple(range(1, 40)), tuple(range(1, 80))),
             "stub dropped": turns(tuple(range(1, 40)), (*range(1, 36), *range(200, 240))),
             "first turn": [sample()],
+            "reasoning dropped later": turns(
+                tuple(range(1, 40)), (*range(1, 9), 300, *range(10, 80)), evidence=evidence(prompt_forms=DROPPED), first=1
+            ),
         },
     },
     "position_budget": {
@@ -548,4 +573,6 @@ def table_of() -> str:
 
 
 if __name__ == "__main__":
-    print(table_of())
+    from eagle3_assets_tests.review.report_mutations import table_of_reports
+
+    print(table_of(), table_of_reports(), sep="\n")

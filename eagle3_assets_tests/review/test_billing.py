@@ -107,3 +107,15 @@ def test_a_learned_convention_is_not_a_residual() -> None:
     )
     assert columns.residual("completion").d.tolist() == [0, 1]
     assert columns.residual("prompt").d.tolist() == [0, 0]
+
+
+def test_a_row_without_a_response_counts_for_its_prompt_alone() -> None:
+    """Its completion bill is nobody's: nothing was rebuilt to compare with, and the aggregate must not be diluted by it."""
+    empty = make_row(
+        1, input_ids=(1, 2, 3), prompt_len=3, loss_spans=(), billed_prompt=4, billed_completion=900, grade="Q", p_exact=0.0
+    )
+    found = billing_statistics(strata_of(Columns(to_table([empty, make_row(2)]))))
+    assert found["prompt"]["n"] == 2 and found["prompt"]["sum_abs"] == 1
+    assert found["completion"]["n"] == 1 and found["aggregate"]["billed"] == 8
+    alone = billing_statistics(strata_of(Columns(to_table([empty]))))
+    assert alone["prompt"]["n"] == 1 and alone["aggregate"] == {**alone["aggregate"], "billed": 0, "relative_difference": 0.0}

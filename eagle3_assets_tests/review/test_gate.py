@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eagle3_assets.errors import GateError, StoreError
+from eagle3_assets.gate import filed_under
 from eagle3_assets.review import gate
 from eagle3_assets.review import table as checks
+from eagle3_assets.review.shares import pooled
 from eagle3_assets.review.table import verdict
 from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.review.waivers import Waiver, add_waiver, read_waivers, used_waivers, waivers_path
-from eagle3_assets.store import Store, read_json, write_json
+from eagle3_assets.review.waivers import Waiver, add_waiver, apply_waivers, read_waivers, used_waivers, waivers_path
+from eagle3_assets.store import Manifest, Store, read_json, write_json
 
 PASS = verdict("tokens", "structure", True, "40 rows are well formed", numbers={"rows": 40})
 WARN = verdict("tokens", "quarantined_share", False, "9 of 40 rows", numbers={"bad": 9, "total": 40})
@@ -90,6 +93,8 @@ def test_verdicts_given_under_other_limits_are_outdated(tmp_path: Path, monkeypa
     with pytest.raises(GateError, match="judged other rules than today's"):
         gate.require_passed(store, "tokens", "b3", "00", digest="d", judge=judge)
     assert len(calls) == 1
+    gate.judge_again(store, "tokens", "b3", "00", digest="d", judge=judge)
+    assert len(calls) == 2  # never taken from the file
 
 
 def test_a_damaged_verdict_file_is_judged_again_not_believed(tmp_path: Path) -> None:
@@ -146,6 +151,32 @@ def test_a_waiver_holds_for_nothing_else(tmp_path: Path, other: dict[str, str]) 
         gate.require_passed(store, "tokens", "b3", "03", digest="d", judge=judge_as(PASS, STOP)[1])
 
 
+def test_a_waiver_holds_through_its_last_day() -> None:
+    given, what = waiver(until="2026-12-24"), ("tokens", "b3", "03", "d")
+    assert given.holds(*what, today=dt.date(2026, 12, 24)) and not given.holds(*what, today=dt.date(2026, 12, 25))
+
+
+def test_a_reports_verdict_is_bound_to_the_waivers_of_its_own_shards(tmp_path: Path) -> None:
+    store, manifest = Store(tmp_path), Manifest(tmp_path / "r", {}, {}, {}, 0.0)
+    bare = filed_under("report", manifest, store, "b3")
+    for other in ({"dataset": "b8"}, {"stage": "answers", "shard": "05"}, {"until": "2026-01-01", "shard": "06"}):
+        add_waiver(store, waiver(**other))
+        assert filed_under("report", manifest, store, "b3") == bare
+    add_waiver(store, waiver())
+    assert filed_under("report", manifest, store, "b3") != bare and filed_under("tokens", manifest, store, "b3") == bare
+
+
+def test_each_shard_is_waived_for_itself_and_only_what_was_needed_is_carried(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for shard in ("03", "04"):
+        add_waiver(store, waiver(shard=shard))
+    assert [w.shard for w in read_waivers(store)] == ["03", "04"]
+    found = apply_waivers([PASS, WARN, STOP], read_waivers(store), "tokens", "b3", "03", "d")
+    assert [w["shard"] for w in used_waivers(store, [("tokens", "b3", "03", "d", found)])] == ["03"]
+    mended = Verdict("grammar", True, "ERROR", True, "0 of 40 rows")
+    assert apply_waivers([mended, WARN], [waiver(), waiver(check=WARN.check)], "tokens", "b3", "03", "d") == [mended, WARN]
+
+
 def test_damaged_waivers_are_refused_and_a_newer_one_replaces_the_older(tmp_path: Path) -> None:
     store = Store(tmp_path)
     add_waiver(store, waiver())
@@ -155,3 +186,12 @@ def test_damaged_waivers_are_refused_and_a_newer_one_replaces_the_older(tmp_path
         waivers_path(store).write_bytes(damage)
         with pytest.raises(StoreError, match="restore it from a copy"):
             read_waivers(store)
+
+
+def test_rows_of_a_waived_shard_do_not_count_against_the_dataset() -> None:
+    bad = Verdict("loss_mask", False, "ERROR", True, "1 of 4", {"bad": 1, "total": 4, "share": 0.25, "max_share": 0.0})
+    fine = Verdict("loss_mask", True, "ERROR", True, "0 of 4", {"bad": 0, "total": 4, "share": 0.0, "max_share": 0.0})
+    waived = apply_waivers([bad], [waiver(check="loss_mask")], "tokens", "b3", "03", "d")
+    assert pooled("tokens", [bad, fine])[0].stops and pooled("tokens", [*waived, bad])[0].stops
+    found = pooled("tokens", [*waived, fine])[0]
+    assert found.passed and found.numbers["accepted"] == 1 and "1 more in waived shards" in found.message

@@ -173,7 +173,7 @@ def test_wrong_rows_whose_errors_cancel_pass_the_aggregate_and_fail_row_by_row()
     assert by_name["completion_equals_bill"].stops and by_name["completion_equals_bill"].numbers["bad"] == 16
     from eagle3_assets.review.billing import billing_statistics, strata_of
 
-    report = {"billing": billing_statistics(strata_of(Columns(to_table(rows))))}
+    report = {"billing": billing_statistics(strata_of(Columns(to_table(rows)))), "drift": None, "monitor": {"strata": []}}
     judged = {v.check: v for v in invariants.judge_report(report, {"00": verdicts}, {"00": True})}
     assert judged["aggregate_billing"].passed and judged["aggregate_billing"].numbers["relative_difference"] == 0.0
     assert judged["tokens_pass"].stops and "completion_equals_bill (shard 00" in judged["tokens_pass"].message
@@ -317,7 +317,11 @@ def test_an_answer_from_another_provider_or_model_blocks(odd: dict[str, Any]) ->
 
 
 def test_the_report_wants_every_shard_current_and_passed() -> None:
-    report = {"billing": {"aggregate": {"relative_difference": 0.001, "not_proved": "n"}}}
+    report = {
+        "billing": {"aggregate": {"relative_difference": 0.001, "not_proved": "n"}},
+        "drift": None,
+        "monitor": {"strata": []},
+    }
     good, bad = list(judge(GOOD).values()), list(judge([make_row("bad", billed_completion=3)]).values())
 
     def failing_report(verdicts: dict[str, list[Verdict]], current: dict[str, bool]) -> dict[str, Verdict]:

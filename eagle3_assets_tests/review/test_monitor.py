@@ -54,6 +54,14 @@ def test_an_upgrade_of_a_server_raises_the_alarm_soon_and_luck_does_not() -> Non
     assert at is not None and 1000 <= at < 1030
 
 
+def test_a_shift_to_one_in_ten_is_found_after_a_hundred_rows_or_so() -> None:
+    calm, shifted = np.zeros(500, dtype=bool), np.arange(400) % 10 == 0
+    at = cusum_alarm(np.concatenate([calm, shifted]))
+    assert at is not None and 550 <= at < 700
+    assert cusum_alarm(np.concatenate([calm, [True] * 4, calm])) is None  # four in a row are bad luck, five are not
+    assert cusum_alarm(np.concatenate([calm, [True] * 5, calm])) == 504
+
+
 def test_a_slope_tells_a_quirk_from_what_grows_with_length() -> None:
     n = np.arange(100, 1100)
     assert length_slope(np.ones(1000, dtype=bool), n)["per_1000"] == pytest.approx(0, abs=1e-9)
@@ -77,14 +85,30 @@ def test_the_bad_stratum_is_flagged_among_many_and_its_errors_need_not_add_up() 
     assert line["windows"][0]["equal_share"] == pytest.approx(0.68) and line["windows"][3]["equal_share"] == 1.0
 
 
+def test_rows_are_looked_at_in_order_of_time_whatever_their_order_in_the_file() -> None:
+    wrong = (np.arange(300) < 40).astype(np.int64)
+    late = billed(wrong, [("P", "m", False, "stop")] * 300, time=np.arange(300, dtype=float)[::-1])
+    line = monitored(late)["strata"][0]
+    assert line["cusum_alarm"] == {"row": 264, "time": 264.0} and line["windows"][0]["equal_share"] == 1.0
+    unknown = billed(wrong, [("P", "m", False, "stop")] * 300, time=np.full(300, NAN))
+    assert monitored(unknown)["strata"][0]["cusum_alarm"] == {"row": 4, "time": None}
+
+
 def test_cost_and_reasoning_are_compared_only_where_they_are_known() -> None:
     n = 10
     cost, reasoning = np.full(n, 1e-4), np.zeros(n)
-    cost[0], cost[1], reasoning[2], reasoning[3] = 2e-4, NAN, 1, NAN
+    cost[0], cost[1], cost[4], cost[5], reasoning[2], reasoning[3] = (
+        2e-4,
+        NAN,
+        1.02e-4,
+        1.001e-4,
+        1,
+        NAN,
+    )  # rounding is no difference
     line = monitored(billed(np.zeros(n, dtype=np.int64), [("P", "m", True, "stop")] * n, cost=cost, reasoning=reasoning))[
         "strata"
     ][0]
-    assert line["cost"] == {"n": 9, "equal_share": pytest.approx(8 / 9)}
+    assert line["cost"] == {"n": 9, "equal_share": pytest.approx(7 / 9)}
     assert line["reasoning"] == {"n": 9, "equal_share": pytest.approx(8 / 9)}
 
 

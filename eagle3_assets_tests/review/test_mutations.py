@@ -9,6 +9,7 @@ import pytest
 from eagle3_assets.review.row_invariants import FATAL, INVARIANTS
 from eagle3_assets.review.table import CHECKS, check_named
 from eagle3_assets_tests.review.mutations import GOOD, MUTATIONS, flagged_by, judged, table_of
+from eagle3_assets_tests.review.report_mutations import CALM, CASES, Case, failed_by, table_of_reports
 
 # what an innocent may be told about beside its own check: a cut row *is* cut, a quarantined one *is* out
 TRUE_OF_IT = {"truncated_share", "quarantined_share"}
@@ -35,6 +36,22 @@ def test_an_innocent_look_alike_is_left_alone(check: str, name: str) -> None:
     assert flagged <= TRUE_OF_IT or (out and flagged <= TRUE_OF_IT | {"grammar", "wire_text"})
 
 
+def test_every_check_of_a_dataset_has_three_corruptions_and_three_innocents() -> None:
+    assert set(CASES) == {c.name for c in CHECKS["report"]}
+    assert all(len(cases[kind]) >= 3 for cases in CASES.values() for kind in ("bad", "innocent"))
+    assert failed_by(Case(CALM)) == set()
+
+
+@pytest.mark.parametrize(("check", "name"), [(check, name) for check, cases in CASES.items() for name in cases["bad"]])
+def test_a_broken_dataset_is_caught_under_its_own_name(check: str, name: str) -> None:
+    assert check in failed_by(CASES[check]["bad"][name])
+
+
+@pytest.mark.parametrize(("check", "name"), [(check, name) for check, cases in CASES.items() for name in cases["innocent"]])
+def test_an_innocent_dataset_is_left_alone(check: str, name: str) -> None:
+    assert check not in failed_by(CASES[check]["innocent"][name])
+
+
 def test_fatal_invariants_block_and_the_others_warn() -> None:
     for name in INVARIANTS:
         check = check_named("tokens", name)
@@ -42,7 +59,6 @@ def test_fatal_invariants_block_and_the_others_warn() -> None:
 
 
 def test_the_table_in_the_docs_is_what_the_suite_finds() -> None:
-    docs = Path(__file__).parents[2] / "docs" / "checks.md"
-    assert table_of() in docs.read_text(encoding="utf-8"), (
-        "run `python -m eagle3_assets_tests.review.mutations` and paste its table"
-    )
+    docs = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    for table in (table_of(), table_of_reports()):
+        assert table in docs, "run `python -m eagle3_assets_tests.review.mutations` and paste its tables"

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.collect.journal import Journal
+from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.exact.sample_row import SampleRow, to_table
 from eagle3_assets.review import invariants
 from eagle3_assets.review.campaign_page import write_campaign_page
@@ -87,6 +89,32 @@ def test_the_verdict_comes_first_and_counts_small_shards_together(report: Report
     assert report.markdown.startswith("## b3\\_magicoder: STOP")
     check = next(c for c in report.data["checks"] if c["check"] == "completion_equals_bill")
     assert check["failed_shards"] == 0 and not check["passed"] and check["overall"]["bad"] == 2
+
+
+def test_what_failed_is_shown_before_what_passed_and_statistics_have_a_table(report: Report, tmp_path: Path) -> None:
+    page = Store(tmp_path).report("b3_magicoder").with_suffix(".html").read_text()
+    assert page.index(">completion_equals_bill<") < page.index(">structure<")
+    assert report.markdown.index("completion\\_equals\\_bill |") < report.markdown.index("structure |")
+    found = {s["check"]: s["passed"] for s in report.data["statistics"]}
+    assert found == {"aggregate_billing": False, "length_drift": True, "mismatch_alarm": True, "mismatch_strata": False}
+    assert "Worth a look: aggregate_billing, mismatch_strata." in report.data["verdict"]["words"]
+    assert "Over the whole dataset" in page and "over the whole dataset" in report.markdown
+    assert "mismatches sit in" in report.markdown and "Over time" not in page  # nothing was bought here
+
+
+def test_the_purchase_over_time_is_told_in_words_and_drawn(tmp_path: Path) -> None:
+    campaign, store = tiny_campaign(), Store(tmp_path)
+    rows = [make_row(i) for i in range(20)]
+    with Journal.open(store.answers("b3_magicoder", "00")) as journal:
+        for k, row in enumerate(rows):
+            facts = {"request_id": f"r{k}", "sample_id": row.sample_id, "turn": 0, "attempt": 1, "dataset": "b3_magicoder", "shard": "00",
+                     "source": "openrouter", "request": {}, "finished_at": 1000.0 + 5 * k}  # fmt: skip
+            journal.append(WireAnswer(**facts, status=200, body=b"{}", outcome="finished", cost_usd=0.01, completion_tokens=8))  # type: ignore[arg-type]
+        journal.append(WireAnswer(**facts, status=429, body=b"{}", outcome="failed", reason="429"))  # type: ignore[arg-type]
+    built = build(campaign, store, {"00": rows})
+    assert "Over 95.0 s: 20 answers, 160 tokens, 0.2000 USD; 1 attempts failed, 1 of them with 429." in built.markdown
+    assert len(draw_report(built.data)) > len(draw_report({**built.data, "timeline": []}))
+    assert "Over time" in store.report("b3_magicoder").with_suffix(".html").read_text()
 
 
 def test_worst_rows_come_with_their_command(report: Report) -> None:
@@ -173,6 +201,9 @@ def test_the_campaign_page_adds_up_and_names_what_is_missing(report: Report, tmp
     campaign, store = tiny_campaign(), Store(tmp_path)
     page = write_campaign_page(campaign, store).read_text()
     data = read_json(store.reports / "campaign.json")
+    assert data["datasets"][0]["failing"] == [
+        "completion_equals_bill", "quarantined_share", "aggregate_billing", "mismatch_strata",
+    ]  # fmt: skip
     assert data["rows"] == 18 and data["trainable_rows"] == 14 and data["missing"] == ["b8_sweagent", "a1_deepswekimi"]
     assert (
         not data["passed"] and ">Stop<" in page and 'href="b3_magicoder.html"' in page and "http" not in page.split("</head>")[1]

@@ -1,0 +1,147 @@
+"""Verdicts as Dagster shows them: one evaluation a partition, one summary a check, with figures, time and examples as metadata.
+
+Belongs here: everything between a `Verdict` and an event of Dagster's. Does not belong here: judging, and what runs when (`stages.py`).
+
+Two things that Dagster 1.13 does not do by itself (partitioned checks are a preview in it): a result that is yielded in a run over a range
+counts for no partition, and one yielded in a run without any partition ("execute all" of the UI) fails the step. So evaluations are logged
+key by key, each tied to the materialization that it judged: without that the UI calls every partition of a check missing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from eagle3_assets import gate
+from eagle3_assets.review.table import check_named
+from eagle3_assets.review.verdict import Verdict
+
+SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
+SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens
+SAMPLE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An asset with checks: its stage, key, dataset (or "all"), partitions."""
+
+    stage: str
+    key: tuple[str, ...]
+    dataset: str
+    partitions: dg.PartitionsDefinition | None = None
+
+    @property
+    def asset_key(self) -> dg.AssetKey:
+        return dg.AssetKey(self.key)
+
+
+def log_each(
+    run: dg.OpExecutionContext, checked: Checked, judged: Mapping[str, Sequence[Verdict]], wanted: Sequence[str]
+) -> None:
+    """One evaluation a partition and check."""
+    for shard, verdicts in judged.items():
+        target = _target(run.instance, checked.asset_key, shard)
+        for v in verdicts:
+            if v.check in wanted:
+                run.log_event(
+                    dg.AssetCheckEvaluation(  # type: ignore[arg-type]  # works, and is the only way to record a check per key of a range
+                        asset_key=checked.asset_key,
+                        check_name=v.check,
+                        passed=v.passed,
+                        severity=SEVERITY[v.severity],
+                        description=v.message,
+                        metadata={**gate.numbers_of(v), **_told(checked, v.examples)},
+                        blocking=v.blocking,
+                        partition=shard,
+                        target_materialization_data=target,
+                    )
+                )
+
+
+def log_summaries(run: dg.OpExecutionContext, checked: Checked, summaries: Sequence[dg.AssetCheckResult]) -> None:
+    """The summaries of a run without a partition. Raises Failure when one stops data, as a yielded result would.
+
+    Each is recorded twice. In the run it takes the place that was kept for it before the partitions' own results came, and the UI calls the
+    last place the latest execution: without the second record that would be the last shard, whatever became of the others.
+    """
+    for result in summaries:
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=checked.asset_key,
+            check_name=str(result.check_name),
+            passed=result.passed,
+            severity=result.severity,
+            description=result.description,
+            metadata=result.metadata,
+            blocking=check_named(checked.stage, str(result.check_name)).blocking,
+        )
+        run.log_event(evaluation)  # type: ignore[arg-type]
+        run.instance.report_runless_asset_event(evaluation)
+    failed = [r for r in summaries if not r.passed and r.severity is dg.AssetCheckSeverity.ERROR]
+    stopping = [str(r.check_name) for r in failed if check_named(checked.stage, str(r.check_name)).blocking]
+    if stopping:
+        name = "/".join(checked.key)
+        raise dg.Failure(f"{name}: blocking checks failed ({', '.join(stopping)}): {failed[0].description}", allow_retries=False)
+
+
+def summary(checked: Checked, name: str, judged: Mapping[str, Sequence[Verdict]]) -> dg.AssetCheckResult:
+    """Passed when every shard passed; the message of the first that did not, the worst severity of all that did not."""
+    found = [(s, v) for s, verdicts in judged.items() for v in verdicts if v.check == name]
+    failed = sorted(((s, v) for s, v in found if not v.passed), key=lambda item: item[1].severity)  # "ERROR" before "WARN"
+    first = failed[0][1] if failed else (found[0][1] if found else None)
+    severity = SEVERITY[first.severity] if first else dg.AssetCheckSeverity.WARN
+    if len(judged) == 1 and first is not None:
+        description = first.message
+    else:
+        where = f"; shard {failed[0][0]}: {failed[0][1].message}" if failed else ""
+        description = f"{len(found) - len(failed)} of {len(found)} partitions pass{where}"
+    metadata: dict[str, Any] = {"failed_partitions": sorted(s for s, _ in failed)} if len(judged) > 1 else {}
+    if first is not None:
+        examples = list(dict.fromkeys(e for _, v in failed or found for e in v.examples))[:10]
+        metadata |= {**_numbers([v for _, v in found]), **_told(checked, examples)}
+    return dg.AssetCheckResult(
+        asset_key=checked.asset_key,
+        check_name=name,
+        passed=bool(found) and not failed,
+        severity=severity,
+        description=description if found else "nothing was made yet",
+        metadata=metadata,
+    )
+
+
+def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
+    """For a person: when and from what it was judged, and the examples, where they are samples with the command that opens one."""
+    told: dict[str, Any] = {
+        "judged": dg.MetadataValue.timestamp(time.time()),
+        "judged_from": "the files on disk, anew; nothing was bought",
+    }
+    samples = [e for e in examples if SAMPLE_ID.fullmatch(e)] if checked.stage in SAMPLE_STAGES else []
+    if samples:
+        told["open_an_example"] = dg.MetadataValue.md("\n".join(f"- `eagle3 show {sample}`" for sample in samples))
+    return told | {"examples": list(examples)}
+
+
+def _numbers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Figures of one verdict, or over shards: counts added up, the share made anew, and nothing that only holds for one shard."""
+    if len(verdicts) == 1:
+        return gate.numbers_of(verdicts[0])
+    counts = {k for v in verdicts for k, n in v.numbers.items() if isinstance(n, int) and not isinstance(n, bool)}
+    total = {k: sum(int(v.numbers.get(k, 0)) for v in verdicts) for k in sorted(counts)}
+    return {**total, "share": total["bad"] / total["total"]} if total.get("total") and "bad" in total else total
+
+
+def _target(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> Any:
+    """Dagster's pointer to the latest materialization of a partition; None where there is none. Its type has no public name: it is taken
+    from the public field that wants it."""
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    hint = typing.get_type_hints(dg.AssetCheckEvaluation).get("target_materialization_data")
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if not records or not kinds:
+        return None
+    return kinds[0](storage_id=records[0].storage_id, run_id=records[0].run_id, timestamp=records[0].timestamp)
