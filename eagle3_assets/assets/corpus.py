@@ -19,8 +19,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         backfill_policy=SINGLE_RUN,
         deps=[dg.AssetKey(["report", d.name]) for d in campaign.dataset],
-        description="All datasets merged: admitted by grade policy, deduplicated, shuffled with the campaign's seed, cut into parts by "
-        "token budget. Refuses over a failed, outdated or incomplete predecessor.",
+        description="All datasets merged: admitted by grade policy, without copies and near copies, split, shuffled with the campaign's seed, "
+        "dealt into parts by token budget. Says what it changes of an older corpus and why. Refuses over a failed, outdated or incomplete "
+        "predecessor.",
     )
     def corpus(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.corpus.merge import TokenFile, build_corpus
@@ -40,10 +41,12 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             ]
             with store.lock("corpus", what="the corpus"):
                 manifest = build_corpus(campaign, store, files, commit_inputs=inputs, waived=gate.waivers_in_use(campaign, store))
+            context.log.info(manifest.numbers["change"]["message"])
             register_partitions(context.instance, partitions, [str(k) for k in manifest.numbers["partitions"]])
             return dg.MaterializeResult(
                 metadata=described(
-                    manifest.numbers,
+                    {k: v for k, v in manifest.numbers.items() if k != "content"},  # digests: not for people
+                    what_changed=manifest.numbers["change"]["message"],
                     **{"dagster/row_count": manifest.numbers["rows"]},
                     folder=store.corpus,
                     digest=manifest.digest,

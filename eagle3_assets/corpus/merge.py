@@ -1,52 +1,37 @@
-"""Token files → the corpus: archive parts, training form, index, manifest.
+"""Token files → the corpus: read, decide, write, commit. The order of steps, and the manifest.
 
-Belongs here: reading token files, writing both forms, the manifest. Does not belong here: who enters and in which order
-(`order.py`),
-replacing the old corpus (`swap.py`), reading it back (`reader.py`), Dagster partitions (the caller registers `partitions`).
+Belongs here: `build_corpus`, `corpus/manifest.json`. Does not belong here: the steps themselves (`lines.py`, `order.py`, `forms.py`,
+`change.py`, `swap.py`), reading it back (`reader.py`), Dagster partitions (the caller registers `partitions`).
 
-Memory: one token file, one light line a row, one part. The ids wait in a spool file beside the new corpus (4 bytes an id).
+Memory and disk: docs/corpus.md has the figures; about 1.5 KB a row, one token file and one part, and 8 bytes a token of spool and mapped
+ids on the disk while it is built.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
-import xxhash
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.corpus.order import DROP_REASONS, Order, cut_by_tokens, order_rows, shuffle_key
+from eagle3_assets.corpus.change import compare
+from eagle3_assets.corpus.forms import PartFacts, part_contents, write_forms
+from eagle3_assets.corpus.groups import SPLITS
+from eagle3_assets.corpus.lines import IDS_SPOOL, LINEAGE_SPOOL, Lines, TokenFile, read_lines
+from eagle3_assets.corpus.order import DROP_REASONS, Order, order_rows
 from eagle3_assets.corpus.swap import replaced_folder
 from eagle3_assets.errors import CorpusError
-from eagle3_assets.exact.sample_row import read_table
 from eagle3_assets.progress import Step, publish
-from eagle3_assets.review.columns import Columns
-from eagle3_assets.review.structure import structure_faults
 from eagle3_assets.store import Manifest, Store, commit, digest_file, digest_json, write_json
 
-VERSION = 1
-ROWS_PER_GROUP = 64  # small row groups: one row of the archive can be read without its neighbours (perf-baselines.md section 6)
-LINEAGE = (
-    "sample_id", "turn", "attempt", "dataset", "shard", "source", "provider", "grade", "p_exact", "p_basis", "finish_reason",
-    "wire_sha256", "prompt_len", "loss_spans", "survivors",
-)  # fmt: skip
+__all__ = ["VERSION", "TokenFile", "build_corpus"]
 
-
-@dataclass(frozen=True, slots=True)
-class TokenFile:
-    """One tokens/<dataset>/<shard>.parquet; `digest` is that of its manifest, kept in the corpus manifest."""
-
-    dataset: str
-    shard: str
-    path: Path
-    digest: str
+VERSION = 2
 
 
 def build_corpus(
@@ -57,76 +42,60 @@ def build_corpus(
     *,
     commit_inputs: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Build `corpus/` anew from `inputs`, swap it in and commit it; `numbers["partitions"]` are the keys to register.
+    """Build `corpus/` anew from `inputs`, swap it in and commit it; `numbers["partitions"]` are the keys to register, and
+    `numbers["change"]` says what became of the old corpus's rows and parts, and why (also published before anything is written).
 
-    Equal rows give equal bytes, whatever the order of `inputs` and the number of threads. `waived` (accepted failures of checks)
-    is carried into `corpus/manifest.json`; `commit_inputs` says what the corpus was made from (default: the digests of `inputs`).
-    Raises CorpusError when no row may enter or a file breaks its own rules; the old corpus stays then.
+    Equal rows give equal bytes, whatever the order of `inputs`, the number of threads, or what was there before. `waived` (accepted
+    failures of checks) is carried into `corpus/manifest.json`; `commit_inputs` says what the corpus was made from, as
+    `lineage.corpus_inputs` does. Raises CorpusError when no row may enter or a file breaks its own rules; the old corpus stays then.
     """
+    made_from = dict(commit_inputs if commit_inputs is not None else default_inputs(campaign, inputs))
     with replaced_folder(store.corpus) as folder:
-        spool = folder / "spool.bin"
-        lines, lineage, rows_of_file = _read_inputs(campaign, inputs, spool)
+        lines = read_lines(campaign, inputs, folder)
         order = order_rows(campaign, lines)
-        dropped = Counter(why for why in order.reasons if why is not None)
         if not len(order.kept):
-            raise CorpusError(_nothing_left(lines.num_rows, dropped))
-        parts = _write_forms(campaign, folder, spool, lines, lineage, order)
-        spool.unlink()
-        manifest = _manifest(campaign, folder, inputs, rows_of_file, lines, order, parts, waived)
+            raise CorpusError(_nothing_left(lines.table.num_rows, _dropped(order)))
+        change = compare(store.corpus, made_from, _rows(lines, order), part_contents(lines, order))
+        publish(Step("corpus", 1, 2, change["message"], figures=change))
+        parts = write_forms(folder, lines, order)
+        for spool in (IDS_SPOOL, LINEAGE_SPOOL):
+            (folder / spool).unlink()
+        manifest = _manifest(campaign, folder, inputs, lines, order, parts, waived)
         write_json(folder / "manifest.json", manifest)
     return commit(
         store.corpus,
-        files=store.corpus.iterdir(),
-        inputs=commit_inputs if commit_inputs is not None else {"tokens": manifest["inputs"]},
+        files=[store.corpus / "manifest.json"],
+        inputs=made_from,
         numbers={
             "rows": manifest["rows"]["kept"],
             "input_rows": manifest["rows"]["input"],
             "dropped": manifest["rows"]["dropped"],
-            **{k: manifest[k] for k in ("tokens", "supervised_tokens", "datasets", "partitions", "waived")},
+            **{k: manifest[k] for k in ("tokens", "supervised_tokens", "splits", "datasets", "partitions", "waived")},
+            "content": {p.key: p.content for p in parts},
+            "change": change,
         },
+        known={store.corpus / name: str(facts["xxh3"]) for name, facts in manifest["files"].items()},
     )
 
 
-# ---------------------------------------------------------------------------------------------------- reading
-def _read_inputs(campaign: Campaign, inputs: Sequence[TokenFile], spool: Path) -> tuple[pa.Table, pa.Table, list[int]]:
-    """(one light line a row, lineage of each row, rows of each file); the ids of all rows go to `spool` in the same order."""
-    lines, lineage, rows_of_file = [], [], []
-    with spool.open("wb") as handle:
-        for n, file in enumerate(inputs):
-            table = read_table(file.path)
-            _refuse_broken(campaign, file, table)
-            lines.append(_lines(campaign, table, handle))
-            lineage.append(table.select(LINEAGE))
-            rows_of_file.append(table.num_rows)
-            publish(Step("corpus", n + 1, 2 * len(inputs), f"read {file.dataset}/{file.shard}"))
-    if not lines:
-        raise CorpusError("corpus: there is no token file to merge; materialize the tokens assets first")
-    return pa.concat_tables(lines), pa.concat_tables(lineage), rows_of_file
+def default_inputs(campaign: Campaign, inputs: Sequence[TokenFile]) -> dict[str, Any]:
+    """What `lineage.corpus_inputs` would say, without its code version."""
+    return {
+        "tokens": {f"{f.dataset}/{f.shard}": f.digest for f in sorted(inputs, key=lambda f: (f.dataset, f.shard, f.digest))},
+        "policy": campaign.corpus.model_dump(mode="json"),
+        "seed": campaign.campaign.seed,
+    }
 
 
-def _refuse_broken(campaign: Campaign, file: TokenFile, table: pa.Table) -> None:
-    columns = Columns(table)
-    for fault, bad in structure_faults(columns, campaign.target.vocab_size).items():
-        if bad.any():
-            first = columns.sample_ids[int(np.flatnonzero(bad)[0])]
-            raise CorpusError(
-                f"{file.path}: {fault} in {int(bad.sum())} rows, first {first}; "
-                f"materialize tokens/{file.dataset} partition {file.shard} again and look at its check `structure`"
-            )
+def _rows(lines: Lines, order: Order) -> dict[tuple[str, int], str]:
+    """(sample id, turn) -> part, of the corpus that is about to be written."""
+    some = lines.table.take(pa.array(order.kept))
+    part = [p.key for p in order.parts for _ in range(p.first, p.last)]
+    return dict(zip(zip(some.column("sample_id").to_pylist(), some.column("turn").to_pylist(), strict=True), part, strict=True))
 
 
-def _lines(campaign: Campaign, table: pa.Table, spool: BinaryIO) -> pa.Table:
-    columns = Columns(table)
-    ids = columns.input_ids
-    values = np.ascontiguousarray(ids.values, dtype="<u4")
-    spool.write(values.data)
-    hashes = [xxhash.xxh3_128_hexdigest(values[a:b].data) for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)]
-    turns = table.column("turn").to_pylist()
-    keys = [shuffle_key(campaign.campaign.seed, s, t) for s, t in zip(columns.sample_ids, turns, strict=True)]
-    light = table.select(["sample_id", "turn", "attempt", "dataset", "shard", "grade", "p_exact", "wire_sha256"])
-    for name, values_of in (("length", columns.lengths), ("supervised", columns.supervised)):
-        light = light.append_column(name, pa.array(values_of, pa.int64()))
-    return light.append_column("id_hash", pa.array(hashes, pa.string())).append_column("shuffle_key", pa.array(keys, pa.string()))
+def _dropped(order: Order) -> Counter[str]:
+    return Counter(why for why in order.reasons if why is not None)
 
 
 def _nothing_left(rows: int, dropped: Counter[str]) -> str:
@@ -136,89 +105,20 @@ def _nothing_left(rows: int, dropped: Counter[str]) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- writing
-def _write_forms(
-    campaign: Campaign, folder: Path, spool: Path, lines: pa.Table, lineage: pa.Table, order: Order
-) -> list[dict[str, Any]]:
-    """Write parts, tokens.bin, loss_mask.bin and index.parquet; returns the manifest's entries of the parts."""
-    lengths = lines.column("length").to_numpy()
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    ids = np.memmap(spool, dtype="<u4", mode="r")
-    ranges = cut_by_tokens(lengths[order.kept], campaign.corpus.shards)
-    parts: list[dict[str, Any]] = []
-    index: list[pa.Table] = []
-    offset = 0
-    with (folder / "tokens.bin").open("wb") as tokens, (folder / "loss_mask.bin").open("wb") as masks:
-        for k, (first, last) in enumerate(ranges):
-            key, chosen = f"{k:05d}", order.kept[first:last]
-            rows = lineage.take(pa.array(chosen))
-            flat = np.concatenate([ids[starts[i] : starts[i + 1]] for i in chosen])
-            row_lengths = lengths[chosen]
-            mask = paint_mask(rows, row_lengths)
-            tokens.write(flat.data)
-            masks.write(mask.data)
-            _write_part(folder / f"part-{key}.parquet", rows, flat, row_lengths)
-            row_offsets = offset + np.concatenate([[0], np.cumsum(row_lengths)[:-1]])
-            index.append(_index(rows, key, first, row_offsets, row_lengths))
-            offset += len(flat)
-            supervised = int(mask.sum())
-            parts.append({"key": key, "rows": len(chosen), "first": first, "tokens": len(flat), "supervised": supervised})
-            publish(Step("corpus", len(ranges) + k + 1, 2 * len(ranges), f"write part {key}"))
-    pq.write_table(pa.concat_tables(index), folder / "index.parquet", compression="zstd")
-    return parts
-
-
-def paint_mask(rows: pa.Table, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """uint8 [sum of lengths]: 1 on the ids inside `loss_spans` (unshifted), 0 elsewhere. Spans of a row must not overlap."""
-    start, end = Columns(rows).spans
-    first = np.concatenate([[0], np.cumsum(lengths)])
-    of_span = start.row_of_value()
-    edges = np.zeros(first[-1] + 1, dtype=np.int8)
-    np.add.at(edges, first[of_span] + start.values, 1)
-    np.add.at(edges, first[of_span] + end.values, -1)
-    return np.cumsum(edges[:-1], dtype=np.int8).astype(np.uint8)
-
-
-def _write_part(path: Path, rows: pa.Table, flat: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]) -> None:
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    ids = pa.ListArray.from_arrays(offsets, pa.array(flat.astype(np.int32)))
-    pq.write_table(
-        rows.append_column("input_ids", ids),
-        path,
-        compression="zstd",
-        row_group_size=ROWS_PER_GROUP,
-        use_dictionary=["dataset", "shard", "source", "provider", "grade", "p_basis", "finish_reason"],
-        column_encoding={"input_ids.list.element": "BYTE_STREAM_SPLIT"},  # 3 % smaller than plain under zstd, as fast
-    )
-
-
-def _index(rows: pa.Table, part: str, first: int, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> pa.Table:
-    n = rows.num_rows
-    return pa.table(
-        {
-            "index": pa.array(np.arange(first, first + n), pa.int64()),
-            **{name: rows.column(name) for name in ("sample_id", "turn", "dataset", "grade")},
-            "part": pa.array([part] * n, pa.string()),
-            "offset": pa.array(offsets, pa.int64()),
-            "length": pa.array(lengths, pa.int64()),
-        }
-    )
-
-
 # ---------------------------------------------------------------------------------------------------- the manifest
 def _manifest(
     campaign: Campaign,
     folder: Path,
     inputs: Sequence[TokenFile],
-    rows_of_file: Sequence[int],
-    lines: pa.Table,
+    lines: Lines,
     order: Order,
-    parts: list[dict[str, Any]],
+    parts: Sequence[PartFacts],
     waived: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Everything that the corpus says about itself. No times and no paths: equal input gives equal bytes."""
     files = {p.name: {"bytes": p.stat().st_size, "xxh3": digest_file(p)} for p in sorted(folder.iterdir())}
-    dropped = Counter(why for why in order.reasons if why is not None)
+    dropped = _dropped(order)
+    rows_of_file = np.diff(lines.file_starts).tolist()
     sources = [
         {"dataset": f.dataset, "shard": f.shard, "digest": f.digest, "rows": n} for f, n in zip(inputs, rows_of_file, strict=True)
     ]
@@ -228,15 +128,16 @@ def _manifest(
         "seed": campaign.campaign.seed,
         "policy": campaign.corpus.model_dump(mode="json"),
         "rows": {
-            "input": lines.num_rows,
+            "input": lines.table.num_rows,
             "kept": len(order.kept),
             "dropped": {r: dropped[r] for r in DROP_REASONS if dropped[r]},
         },
-        "tokens": sum(p["tokens"] for p in parts),
-        "supervised_tokens": sum(p["supervised"] for p in parts),
+        "tokens": sum(p.tokens for p in parts),
+        "supervised_tokens": sum(p.supervised for p in parts),
+        "splits": _splits(lines, order),
         "datasets": _statistics({f.dataset for f in inputs}, lines, order),
-        "partitions": [p["key"] for p in parts],
-        "parts": parts,
+        "partitions": [p.key for p in parts],
+        "parts": [asdict(p) for p in parts],
         "waived": [dict(w) for w in waived],
         "inputs": sorted(sources, key=lambda s: (s["dataset"], s["shard"], s["digest"])),
         "files": files,
@@ -244,25 +145,47 @@ def _manifest(
     }
 
 
-def _statistics(names: set[str], lines: pa.Table, order: Order) -> dict[str, Any]:
-    """Per dataset: rows in and out, tokens, supervised tokens, rows by grade, dropped rows by reason."""
-    datasets, grades = lines.column("dataset").to_pylist(), lines.column("grade").to_pylist()
-    lengths, supervised = lines.column("length").to_pylist(), lines.column("supervised").to_pylist()
+def _splits(lines: Lines, order: Order) -> dict[str, dict[str, int]]:
+    """Rows, tokens and supervised tokens of either side."""
+    some = lines.table.take(pa.array(order.kept))
+    length, supervised = some.column("length").to_numpy(), some.column("supervised_kept").to_numpy()
+    side = np.array(order.split, dtype=np.str_)
+    return {
+        name: {
+            "rows": int((side == name).sum()),
+            "tokens": int(length[side == name].sum()),
+            "supervised_tokens": int(supervised[side == name].sum()),
+        }
+        for name in SPLITS
+    }
+
+
+def _statistics(names: set[str], lines: Lines, order: Order) -> dict[str, Any]:
+    """Per dataset: rows in and out, tokens, supervised tokens, rows by grade, dropped rows by reason; of the kept rows how many were
+    cut, and how many supervised tokens the cut took."""
+    column = {c: lines.table.column(c).to_pylist() for c in (
+        "dataset", "grade", "length", "supervised", "supervised_kept", "truncated",
+    )}  # fmt: skip
+    validation = {i for i, side in zip(order.kept.tolist(), order.split, strict=True) if side == SPLITS[1]}
+    counts = ("input", "kept", "validation", "tokens", "supervised_tokens", "longest", "truncated", "lost_supervised_tokens")
     found: dict[str, dict[str, Any]] = {
-        name: {"input": 0, "kept": 0, "tokens": 0, "supervised_tokens": 0, "longest": 0, "grades": {}, "dropped": {}}
-        for name in sorted(names | set(datasets))
+        name: {**dict.fromkeys(counts, 0), "grades": Counter(), "dropped": Counter()}
+        for name in sorted(names | set(column["dataset"]))
     }
     for i, why in enumerate(order.reasons):
-        facts = found[datasets[i]]
+        facts = found[column["dataset"][i]]
         facts["input"] += 1
         if why is not None:
-            facts["dropped"][why] = facts["dropped"].get(why, 0) + 1
+            facts["dropped"][why] += 1
             continue
         facts["kept"] += 1
-        facts["tokens"] += lengths[i]
-        facts["supervised_tokens"] += supervised[i]
-        facts["longest"] = max(facts["longest"], lengths[i])
-        facts["grades"][grades[i]] = facts["grades"].get(grades[i], 0) + 1
+        facts["validation"] += int(i in validation)
+        facts["tokens"] += column["length"][i]
+        facts["supervised_tokens"] += column["supervised_kept"][i]
+        facts["longest"] = max(facts["longest"], column["length"][i])
+        facts["truncated"] += int(column["truncated"][i])
+        facts["lost_supervised_tokens"] += column["supervised"][i] - column["supervised_kept"][i]
+        facts["grades"][column["grade"][i]] += 1
     for facts in found.values():
         facts["grades"], facts["dropped"] = (dict(sorted(facts[k].items())) for k in ("grades", "dropped"))
     return found

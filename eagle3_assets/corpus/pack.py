@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """One training row. `input_ids` uint32 [length] and `loss_mask` uint8 [length] (unshifted) may be views of a mapped file."""
+    """One training row. `input_ids` uint32 [length] and `loss_mask` uint8 [length] (unshifted) may be views of a mapped file.
+
+    `split` is "train" or "validation". A `truncated` row was cut at corpus.max_length: its last id ends nothing.
+    """
 
     index: int
     sample_id: str
@@ -20,3 +23,5 @@ class Pack:
     part: str
     input_ids: npt.NDArray[np.uint32]
     loss_mask: npt.NDArray[np.uint8]
+    split: str = "train"
+    truncated: bool = False

@@ -1,17 +1,20 @@
-"""Reading a corpus: `eagle3_assets.corpus.open(path)`. Public API.
+"""Reading a corpus: `eagle3_assets.corpus.open(path)`. Public API (docs/corpus.md).
 
     from eagle3_assets import corpus
 
     c = corpus.open("data/demo/corpus")
     len(c)                         # rows
-    pack = c[17]                   # Pack: input_ids uint32 [length], loss_mask uint8 [length], sample_id, turn, dataset,
-    grade, part c.by_sample_id("4be1...")      # its turns, in order
+    pack = c[17]                   # Pack: input_ids uint32 [length], loss_mask uint8 [length], sample_id, turn, split, ...
+    c.by_sample_id("4be1...")      # its turns, in order
+    c.rows(split="train")          # one side of the split, in corpus order
     c.part("00003")                # one partition, in corpus order
+    c.lineage(17)                  # where row 17 came from
 
 Ids and masks are views of mapped files: nothing is copied, nothing is held, and every process of a data loader shares the page
 cache. Only files that `manifest.json` names are opened, and only at the size that it says.
 
 Belongs here: reading. Does not belong here: checking checksums (`verify.py`), trainers' formats (`handoff`).
+Memory: the index, about 400 bytes a row.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from eagle3_assets.corpus.forms import ROWS_PER_GROUP
+from eagle3_assets.corpus.groups import SPLITS
 from eagle3_assets.corpus.merge import VERSION
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.corpus.swap import whole_folder
@@ -48,6 +53,8 @@ class Corpus(Sequence[Pack]):
         self._datasets: list[str] = index.column("dataset").to_pylist()
         self._grades: list[str] = index.column("grade").to_pylist()
         self._parts: list[str] = index.column("part").to_pylist()
+        self._splits: list[str] = index.column("split").to_pylist()
+        self._truncated: list[bool] = index.column("truncated").to_pylist()
         self._rows_of_sample: dict[str, list[int]] | None = None
 
     def __len__(self) -> int:
@@ -70,7 +77,7 @@ class Corpus(Sequence[Pack]):
         end = start + self._lengths[k]
         return Pack(
             k, self._sample_ids[k], self._turns[k], self._datasets[k], self._grades[k], self._parts[k],
-            self._tokens[start:end], self._masks[start:end],
+            self._tokens[start:end], self._masks[start:end], self._splits[k], self._truncated[k],
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Pack]:
@@ -86,6 +93,22 @@ class Corpus(Sequence[Pack]):
         if not rows:
             raise CorpusError(f"{self.path}: holds no sample {sample_id!r}; it was dropped (see manifest.json) or never answered")
         return sorted((self._pack(k) for k in rows), key=lambda p: p.turn)
+
+    def rows(self, split: str | None = None) -> Iterator[Pack]:
+        """The rows of one side of the split ("train", "validation"), or all, in corpus order. Raises CorpusError for another name."""
+        if split is not None and split not in SPLITS:
+            raise CorpusError(f"{self.path}: no split {split!r}; there are {', '.join(SPLITS)}")
+        return (self._pack(k) for k in range(len(self)) if split is None or self._splits[k] == split)
+
+    def lineage(self, i: int) -> dict[str, Any]:
+        """Where row `i` came from: the archive's columns without the ids (see `corpus.lineage.journal_record`)."""
+        k = range(len(self))[i]
+        facts = self._part(self._parts[k])
+        file = pq.ParquetFile(self.path / f"part-{facts['key']}.parquet")
+        columns = [name for name in file.schema_arrow.names if name != "input_ids"]
+        group, row = divmod(k - facts["first"], ROWS_PER_GROUP)
+        found: dict[str, Any] = file.read_row_group(group, columns=columns).slice(row, 1).to_pylist()[0]
+        return found
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -113,7 +136,7 @@ class Corpus(Sequence[Pack]):
         return self[facts["first"] : facts["first"] + facts["rows"]]
 
     def archive(self, key: str) -> pa.Table:
-        """One part in archive form: lineage, `survivors` and ids."""
+        """One part in archive form: lineage, `survivors`, `truncated`, `group`, `split` and ids."""
         self._part(key)
         return pq.read_table(self.path / f"part-{key}.parquet")
 

@@ -5,27 +5,30 @@ Belongs here: the checks of stage `corpus`. Does not belong here: building, mend
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
-from eagle3_assets.corpus.merge import paint_mask
+from eagle3_assets.corpus.forms import paint_mask
+from eagle3_assets.corpus.groups import SPLITS, TRAIN, VALIDATION
 from eagle3_assets.corpus.reader import Corpus, open_corpus, read_corpus_manifest
 from eagle3_assets.corpus.swap import whole_folder
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.review.columns import Columns
-from eagle3_assets.review.table import verdict
+from eagle3_assets.review.table import check_named, verdict
 from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.store import Store, digest_file
 
 
 def judge_corpus(store: Store) -> list[Verdict]:
-    """`drop_reasons_add_up`, `forms_agree`, `parts_match_manifest`. Raises CorpusError only where there is no readable
-    manifest."""
+    """`drop_reasons_add_up`, `forms_agree`, `parts_match_manifest`, `split_without_leakage`, `parts_balanced`. Raises CorpusError only
+    where there is no readable manifest."""
     folder = whole_folder(store.corpus)
-    return [_reasons_add_up(folder), _forms_agree(folder), _parts_match(folder)]
+    return [_reasons_add_up(folder), _forms_agree(folder), _parts_match(folder), _no_leakage(folder), _balanced(folder)]
 
 
 def _reasons_add_up(folder: Path) -> Verdict:
@@ -85,3 +88,47 @@ def _part_agrees(corpus: Corpus, key: str) -> bool:
         return False
     same_ids = np.array_equal(columns.input_ids.values, np.concatenate([p.input_ids for p in packs]))
     return same_ids and np.array_equal(paint_mask(rows, columns.lengths), np.concatenate([p.loss_mask for p in packs]))
+
+
+def _no_leakage(folder: Path) -> Verdict:
+    """From the archive's own ids: the labels of the manifest are not believed."""
+    side: dict[str, str] = {}
+    leaks: list[str] = []
+    counted: Counter[str] = Counter()
+    try:
+        for key in read_corpus_manifest(folder)["partitions"]:
+            rows = pq.read_table(
+                folder / f"part-{key}.parquet", columns=["sample_id", "prompt_len", "group", "split", "input_ids"]
+            )
+            columns = Columns(rows)
+            labels = zip(columns.sample_ids, rows.column("group").to_pylist(), rows.column("split").to_pylist(), strict=True)
+            prompt_len = columns.integers("prompt_len").tolist()
+            for i, (sample, group, split) in enumerate(labels):
+                prompt = columns.input_ids.row(i)[: prompt_len[i]]
+                counted[split] += 1
+                marks = (
+                    f"sample {sample}",
+                    f"group {group}",
+                    f"prompt {xxhash.xxh3_128_hexdigest(np.ascontiguousarray(prompt).data)}",
+                )
+                if any(side.setdefault(mark, split) != split for mark in marks):
+                    leaks.append(sample)
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        return verdict("corpus", "split_without_leakage", False, f"cannot be read: {str(error).splitlines()[0]}")
+    message = f"{counted[TRAIN]} rows to train on, {counted[VALIDATION]} to validate, {len(leaks)} share a prompt or conversation"
+    numbers = {**{name: counted[name] for name in SPLITS}, "leaks": len(leaks)}
+    return verdict("corpus", "split_without_leakage", not leaks, message, numbers=numbers, examples=tuple(leaks))
+
+
+def _balanced(folder: Path) -> Verdict:
+    manifest = read_corpus_manifest(folder)
+    longest = max((d["longest"] for d in manifest["datasets"].values()), default=0)
+    limit = check_named("corpus", "parts_balanced").max_share
+    worst, uneven = 0.0, []
+    for wave in sorted({p["wave"] for p in manifest["parts"]}):
+        parts = [p for p in manifest["parts"] if p["wave"] == wave]
+        mean = sum(p["tokens"] for p in parts) / len(parts)
+        worst = max(worst, *(p["tokens"] / mean for p in parts))
+        uneven += [p["key"] for p in parts if p["tokens"] > max((1 + limit) * mean, mean + longest)]
+    message = f"the largest of {len(manifest['parts'])} parts holds {worst:.4f} times the mean"
+    return verdict("corpus", "parts_balanced", not uneven, message, numbers={"max_over_mean": worst}, examples=tuple(uneven))

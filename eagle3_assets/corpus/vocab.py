@@ -5,11 +5,15 @@ Belongs here: counting supervised ids, choosing, the three files, their checks. 
 
 `d2t` holds OFFSETS: target id = i + d2t[i] (speculators and SpecForge alike; EAGLE#222, verl-SpeCo#67: the identity is zeros,
 not arange). It depends on the corpus alone, never on states (SpecForge PR#765).
+
+A map is never found by its file names (stale ones were picked up silently: SpecForge PR#602, speculators PR#1081): `map.json` beside the
+arrays says for which corpus, tokenizer and sizes it was made, and `read_vocab_map` refuses any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +25,52 @@ import pyarrow.parquet as pq
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.reader import Corpus, open_corpus
 from eagle3_assets.corpus.swap import replaced_folder, whole_folder
-from eagle3_assets.errors import CorpusError
+from eagle3_assets.errors import CorpusError, StoreError
+from eagle3_assets.exact.tokenizer import load_profile, profile_facts
 from eagle3_assets.review.table import check_named, verdict
 from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.store import Manifest, Store, commit
+from eagle3_assets.store import Manifest, Store, commit, digest_json, read_json, write_json
 
-FILES = ("d2t.npy", "t2d.npy", "token_freq.parquet")
+FILES = ("d2t.npy", "t2d.npy", "token_freq.parquet", "map.json")
+VERSION = 1
 _BLOCK = 1 << 24  # ids counted at once: 64 MiB
 
 Counts = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class VocabMap:
+    """A draft vocabulary. `d2t` int64 [N] offsets (zeros when N = V), `t2d` bool [V], `counts` int64 [V] supervised ids of the corpus;
+    `key` names the map: a digest of N, V, tokenizer, corpus and forced ids."""
+
+    d2t: Counts
+    t2d: Bools
+    counts: Counts
+    forced: tuple[int, ...]
+    tokenizer_sha256: str
+    corpus_digest: str
+    key: str
+
+    @property
+    def target_ids(self) -> Counts:
+        """int64 [N]: the target id of each draft id, ascending."""
+        ids: Counts = np.arange(len(self.d2t)) + self.d2t
+        return ids
+
+    def counts_by_id(self) -> dict[int, int]:
+        """Id -> how often it is supervised, ascending by id, without the zeros: what speculators' `build_vocab_mappings_from_distribution`
+        and SpecForge's `process_token_dict_to_mappings` take. (SpecForge breaks ties by the order of this dict: lower ids first.)"""
+        used = np.flatnonzero(self.counts)
+        return dict(zip(used.tolist(), self.counts[used].tolist(), strict=True))
+
+
 def build_vocab_map(
     campaign: Campaign, store: Store, forced_ids: Sequence[int], *, commit_inputs: Mapping[str, Any] | None = None
 ) -> Manifest:
     """Write and commit `vocab_map/`: `token_freq.parquet` (token_id, count; supervised ids only), `d2t.npy` int64 [N], `t2d.npy`
-    bool [V]. `forced_ids` (end of turn, tool markers) are in, however rare. `numbers` hold coverage over all and per dataset.
+    bool [V], `map.json` (what it was made for). `forced_ids` (end of turn, tool markers) are in, however rare. `numbers` hold
+    coverage over all and per dataset.
 
     Raises CorpusError for a forced id outside the vocabulary, more forced ids than places, or ids that the target does not have.
     """
@@ -52,6 +85,8 @@ def build_vocab_map(
         pq.write_table(table, folder / "token_freq.parquet", compression="zstd")
         np.save(folder / "d2t.npy", d2t)
         np.save(folder / "t2d.npy", t2d)
+        facts = _facts(campaign, corpus.digest, forced_ids)
+        write_json(folder / "map.json", {"version": VERSION, **facts, "key": digest_json(facts)})
     covered = coverage(counts, t2d)
     numbers = {
         "draft_vocab_size": places,
@@ -59,6 +94,7 @@ def build_vocab_map(
         "forced": len(set(forced_ids)),
         "forced_unseen": int(sum(counts[i] == 0 for i in set(forced_ids))),
         "distinct_supervised_ids": len(used),
+        "key": digest_json(facts),
         "supervised_tokens": int(counts.sum()),
         "coverage": covered,
         "coverage_by_dataset": coverage_by_dataset(corpus, t2d),
@@ -70,6 +106,48 @@ def build_vocab_map(
         else {"corpus": corpus.digest, "sizes": [places, size], "forced": list(forced_ids)}
     )
     return commit(store.vocab_map, files=files, inputs=inputs, numbers=numbers)
+
+
+def _facts(campaign: Campaign, corpus_digest: str, forced_ids: Sequence[int]) -> dict[str, Any]:
+    """What a map is made for."""
+    return {
+        "draft_vocab_size": campaign.vocab.draft_vocab_size,
+        "target_vocab_size": campaign.target.vocab_size,
+        "tokenizer_sha256": tokenizer_sha256(campaign),
+        "corpus": corpus_digest,
+        "forced": sorted({int(i) for i in forced_ids}),
+    }
+
+
+def tokenizer_sha256(campaign: Campaign) -> str:
+    """Of the target's ranks file: the profile's pin, which any file must equal to be loaded, else of the file itself."""
+    pin = profile_facts(campaign.target.profile)["tokenizer"].get("ranks_sha256")
+    return str(pin or load_profile(campaign.target.profile).tokenizer_sha256)
+
+
+def read_vocab_map(campaign: Campaign, store: Store) -> VocabMap:
+    """The map in `store`, when it was made for this campaign's sizes and tokenizer and for today's corpus.
+
+    Raises CorpusError, one line, when it is missing, damaged or made for anything else.
+    """
+    folder = whole_folder(store.vocab_map)
+    path = folder / "map.json"
+    if not path.exists():
+        raise CorpusError(f"{path}: is missing; materialize vocab_map")
+    try:
+        raw = read_json(path)
+        stated = {name: raw[name] for name in ("draft_vocab_size", "target_vocab_size", "tokenizer_sha256", "corpus", "forced")}
+        d2t, t2d, counts = _read_map(folder, campaign.target.vocab_size)
+    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise CorpusError(f"{folder}: cannot be read ({str(error).splitlines()[0]}); materialize vocab_map again") from None
+    wanted = _facts(campaign, open_corpus(store.corpus).digest, stated["forced"])
+    for name, value in wanted.items():
+        if stated[name] != value:
+            raise CorpusError(f"{path}: made for {name} = {stated[name]}, expected {value}; materialize vocab_map again")
+    faults = mapping_faults(d2t, t2d, n_draft=wanted["draft_vocab_size"], n_target=wanted["target_vocab_size"])
+    if faults:
+        raise CorpusError(f"{folder}: {'; '.join(faults)}; materialize vocab_map again")
+    return VocabMap(d2t, t2d, counts, tuple(stated["forced"]), stated["tokenizer_sha256"], stated["corpus"], digest_json(stated))
 
 
 def count_supervised(corpus: Corpus, size: int) -> Counts:
@@ -139,6 +217,11 @@ def judge_vocab_map(campaign: Campaign, store: Store) -> list[Verdict]:
     supervised = int(corpus.manifest["supervised_tokens"])
     if int(counts.sum()) != supervised:
         faults.append(f"counted on another corpus ({int(counts.sum()):,} supervised tokens, now {supervised:,})")
+    if not faults:
+        try:
+            read_vocab_map(campaign, store)
+        except CorpusError as error:
+            faults.append(str(error))
     message = "; ".join(faults) or f"{len(d2t)} of {len(t2d)} ids, strictly increasing, d2t and t2d agree"
     usable = t2d.astype(bool) if t2d.shape == counts.shape else np.zeros(len(counts), dtype=bool)
     outside, limit = 1.0 - coverage(counts, usable), check_named("vocab_map", "coverage").max_share
@@ -152,7 +235,7 @@ def judge_vocab_map(campaign: Campaign, store: Store) -> list[Verdict]:
 
 
 def _read_map(folder: Path, size: int) -> tuple[Counts, Bools, Counts]:
-    d2t, t2d = (np.load(folder / name, allow_pickle=False) for name in FILES[:2])
+    d2t, t2d = (np.load(folder / name, allow_pickle=False) for name in ("d2t.npy", "t2d.npy"))
     table = pq.read_table(folder / "token_freq.parquet")
     counts = np.zeros(size, dtype=np.int64)
     ids = table.column("token_id").to_numpy()

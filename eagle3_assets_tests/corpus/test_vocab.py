@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.merge import build_corpus
-from eagle3_assets.corpus.vocab import build_vocab_map, choose_ids, coverage, judge_vocab_map, mapping_faults, to_offsets
+from eagle3_assets.corpus.reader import open_corpus
+from eagle3_assets.corpus.vocab import (
+    build_vocab_map,
+    choose_ids,
+    coverage,
+    judge_vocab_map,
+    mapping_faults,
+    read_vocab_map,
+    to_offsets,
+)
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.store import Store, read_manifest
@@ -70,7 +80,7 @@ def test_the_map_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
         campaign = tiny_campaign(campaign={"seed": ord(name)})
         corpus_of(campaign, store, rows)
         build_vocab_map(campaign, store, FORCED)
-        found.append({p.name: p.read_bytes() for p in store.vocab_map.iterdir()})
+        found.append({p.name: p.read_bytes() for p in store.vocab_map.iterdir() if p.name != "map.json"})
     assert found[0] == found[1] and set(found[0]) == {"d2t.npy", "t2d.npy", "token_freq.parquet"}
 
 
@@ -147,3 +157,42 @@ def test_a_map_of_another_corpus_is_found(tmp_path: Path) -> None:
 
 def test_coverage_of_nothing_is_whole() -> None:
     assert coverage(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=bool)) == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------- reading it back
+def test_a_map_is_read_for_its_own_corpus_sizes_and_tokenizer_only(tmp_path: Path) -> None:
+    campaign, store = tiny_campaign(), Store(tmp_path)
+    corpus_of(campaign, store, ROWS)
+    key = build_vocab_map(campaign, store, FORCED).numbers["key"]
+    found = read_vocab_map(campaign, store)
+    assert found.key == key and found.forced == FORCED and set(FORCED) <= set(found.target_ids.tolist())
+    assert found.corpus_digest == open_corpus(store.corpus).digest and len(found.d2t) == 64 and len(found.t2d) == VOCAB
+    for change, message in (
+        ({"vocab": {"draft_vocab_size": 65}}, "draft_vocab_size = 64, expected 65"),
+        ({"target": {"vocab_size": VOCAB + 1}}, f"target_vocab_size = {VOCAB}, expected {VOCAB + 1}"),
+        ({"target": {"profile": "kimi-k2.5"}}, "made for tokenizer_sha256"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read_vocab_map(tiny_campaign(**change), store)
+    corpus_of(campaign, store, [*ROWS[:-1], make_row("another", response=49)])  # as many supervised ids: only the digest tells
+    with pytest.raises(CorpusError, match="made for corpus ="):
+        read_vocab_map(campaign, store)
+    assert not judge_vocab_map(campaign, store)[0].passed
+    assert build_vocab_map(campaign, store, FORCED).numbers["key"] != key
+    (store.vocab_map / "map.json").write_text('{"version": 1}')
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read_vocab_map(campaign, store)
+    (store.vocab_map / "map.json").unlink()
+    with pytest.raises(CorpusError, match=r"map\.json: is missing; materialize vocab_map"):
+        read_vocab_map(campaign, store)
+
+
+def test_the_counts_go_out_in_order_of_id_so_that_a_stable_sort_breaks_ties_as_ours(tmp_path: Path) -> None:
+    """Without forced ids the N most common of the counts, ties by order of the dict, are the map: SpecForge's rule."""
+    campaign, store = tiny_campaign(), Store(tmp_path)
+    corpus_of(campaign, store, ROWS)
+    build_vocab_map(campaign, store, [])
+    found = read_vocab_map(campaign, store)
+    counts = found.counts_by_id()
+    assert list(counts) == sorted(counts) and sum(counts.values()) == found.counts.sum() and 0 not in counts.values()
+    assert sorted(i for i, _ in Counter(counts).most_common(64)) == found.target_ids.tolist()
