@@ -1,50 +1,48 @@
-"""Arithmetic of money, time and bytes, and the approval that lets `answers` spend.
+"""The plan of a campaign as plain JSON, and the approval that lets `answers` spend.
 
-Belongs here: what a campaign will cost in tokens, dollars, minutes, hours and terabytes, with every assumption named; `approval.json`.
+Belongs here: putting the plan together (arithmetic: `estimate/`); plan.json and `approval.json`.
 Does not belong here: spending (`collect/ledger.py`), printing (`cli/plan.py`), Dagster.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.errors import GateError, StoreError
+from eagle3_assets.estimate.assumptions import STATED, stated
+from eagle3_assets.estimate.facts import DatasetFacts, facts_of, outline
+from eagle3_assets.estimate.lengths import RowLengths, buckets, sigma_of
+from eagle3_assets.estimate.money import answer_seconds, in_flight_possible, token_interval
+from eagle3_assets.estimate.outcome import outcome
+from eagle3_assets.estimate.page import usd_text
+from eagle3_assets.estimate.scenario import DTYPES, change, scenario_of, usual_what_ifs
 from eagle3_assets.store import Store, read_json, write_json
 
-CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (research note tokenizers.md, section 2)
-GUESS = 2.0  # without a pilot an answer may be half or twice as long as the campaign file says
-LOCAL_TOKENS_PER_S = 90.0  # one local server of eight GPUs, as stated for B1 and B2 (30 h a dataset)
-EXTRACTION_TOKENS_PER_S = 422.0  # 138.4 M tokens in 91 h (hidden-states.md, section 5): measure your own
+__all__ = [
+    "DatasetFacts", "answer_seconds", "approve", "approved_usd", "dataset_cap", "facts_of", "free_bytes", "in_flight_possible",
+    "make_plan", "outline", "outline_plan", "read_plan", "state_bytes", "still_needed_usd", "token_interval", "usd_text", "what_if",
+]  # fmt: skip
+
 LAYERS_STORED = 4  # E_low, E_mid, E_high, final_prenorm
-DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """What is known of one dataset before it is answered."""
-
-    dataset: Dataset
-    rows: int
-    prompt_chars: int
-    expected_tokens: int
 
 
 def state_bytes(tokens: int, hidden_size: int, dtype: str = "bfloat16", layers: int = LAYERS_STORED) -> int:
     """Bytes of hidden states: tokens x layers stored x hidden size x bytes a value. 57,344 a token for Kimi K2.5 (3+1, bf16)."""
-    return tokens * layers * hidden_size * DTYPE_BYTES[dtype]
+    return tokens * layers * hidden_size * DTYPES[dtype]
 
 
 def make_plan(
     campaign: Campaign,
-    facts: list[DatasetFacts],
-    pilot: dict[str, Any],
+    facts: Sequence[DatasetFacts],
+    pilot: Mapping[str, Any],
     prices: tuple[float, float],
     free_bytes: int,
     *,
@@ -54,66 +52,53 @@ def make_plan(
     them. `listed` are those of the eligible endpoints: their mean is expected, the cheapest and the dearest end the interval.
     """
     spread = _Prices.of(listed or [prices])
-    rows = [_dataset_plan(campaign, f, pilot, spread) for f in facts]
-    paid = [r for r in rows if r["backend"] == "openrouter"]
-    output = sum(r["output_tokens"] for r in rows)
-    total = output + sum(r["prompt_tokens"] for r in rows)
-    paid_output = sum(r["output_tokens"] for r in paid)
-    stored = state_bytes(total, campaign.target.hidden_size, campaign.extraction.dtype)
-    pilot_spent = float(pilot.get("spent_usd", 0.0))
-    expected = sum(r["usd_expected"] for r in paid)
-    budget, asked = campaign.budget.campaign_usd, campaign.collect.in_flight
-    hold = campaign.sampling.max_tokens * prices[1] / 1e6
-    left = max(0.0, budget - pilot_spent)
-    seconds = float(pilot.get("mean_seconds") or 60.0)
-    n_paid = sum(r["rows"] for r in paid)
+    lengths = pilot.get("lengths") or {}
+    rows = [_dataset_plan(campaign, f, lengths.get(f.dataset.name), spread) for f in facts]
+    basis = _basis(campaign, pilot, prices, spread, free_bytes)
+    scenario = scenario_of(campaign)
+    found = outcome(rows, basis, scenario)
+    for row in rows:
+        row |= {k: found["datasets"][row["dataset"]][k] for k in ("tokens", "kept_rows", "kept_tokens", "rows_over")}
+    left, hold, asked = max(0.0, scenario.budget - basis["pilot_spent_usd"]), basis["hold_usd"], scenario.in_flight
+    rented = sum(r["output_tokens"] for r in rows if r["backend"] == "openrouter")
     return {
         "datasets": rows,
-        "tokens": {"output": output, "prompt": total - output, "total": total},
-        "usd": {
-            "expected": round(expected, 6),
-            **_usd_interval(paid),
-            "pilot_spent": round(pilot_spent, 6),
-            "budget": budget,
-            "fits": expected + pilot_spent <= budget,
-        },
-        "minutes": {
-            "answers": round(answer_seconds(n_paid, expected, left, hold, asked, seconds) / 60, 2),
-            "answers_if_money_held_nothing_up": round(n_paid / asked * seconds / 60, 2),
-        },
-        "hours": {
-            "answers_if_served_locally": round(paid_output / LOCAL_TOKENS_PER_S / 3600, 2),
-            "extraction": round(total / EXTRACTION_TOKENS_PER_S / 3600, 2),
-        },
+        "basis": basis,
+        **{k: v for k, v in found.items() if k != "datasets"},
+        "hours": {**found["hours"], "answers_if_served_locally": round(rented / scenario.local_tokens_per_s / 3600, 2)},
         "in_flight": {
             "asked": asked,
             "hold_usd": hold,
             "money_allows_at_start": in_flight_possible(left, hold, asked, bounded=False),
             "by_money_left": [[round(left * k, 6), in_flight_possible(left * k, hold, asked)] for k in (1.0, 0.5, 0.2, 0.1)],
         },
-        "states": {
-            "bytes": stored,
-            "terabytes": stored / 1e12,
-            "tebibytes": stored / 2**40,
-            "layers": LAYERS_STORED,
-            "dtype": campaign.extraction.dtype,
-            "bytes_per_token": state_bytes(1, campaign.target.hidden_size, campaign.extraction.dtype),
-            "disk_free_bytes": free_bytes,
-            "disk_fits": stored < free_bytes,
-        },
-        "assumptions": {
-            "prices_usd_per_million": {"prompt": prices[0], "completion": prices[1]},
-            "expected_usd_per_million": {"prompt": spread.expected[0], "completion": spread.expected[1]},
-            "interval": "95 % for the lengths, cheapest to dearest endpoint for the price"
-            if pilot.get("lengths")
-            else "no pilot yet: half to twice the length, cheapest to dearest endpoint for the price",
-            "lengths_from": "pilot" if pilot.get("lengths") else "campaign file (mean_tokens)",
-            "seconds_per_answer": seconds,
-            "chars_per_prompt_token": CHARS_PER_TOKEN,
-            "local_tokens_per_s": LOCAL_TOKENS_PER_S,
-            "extraction_tokens_per_s": EXTRACTION_TOKENS_PER_S,
-        },
+        "scenario": dataclasses.asdict(scenario),
+        "what_if": [_case(rows, basis, campaign, settings) for settings in usual_what_ifs(scenario, rows)],
+        "assumptions": _assumptions(rows, basis, pilot),
     }
+
+
+def outline_plan(campaign: Campaign, free_bytes: int) -> dict[str, Any]:
+    """A plan from the campaign file alone, before there are prompts or a pilot: prices are the campaign's highest."""
+    most = campaign.routing
+    prices = (
+        most.max_price_prompt if most.max_price_prompt is not None else most.max_price_completion / 4,
+        most.max_price_completion,
+    )
+    return make_plan(campaign, outline(campaign), {}, prices, free_bytes)
+
+
+def what_if(campaign: Campaign, plan: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """What `plan` becomes with each NAME=VALUE of `settings`. Raises UsageError for one that is none."""
+    return _case(plan["datasets"], plan["basis"], campaign, settings)
+
+
+def _case(
+    datasets: Sequence[Mapping[str, Any]], basis: Mapping[str, Any], campaign: Campaign, settings: Sequence[str]
+) -> dict[str, Any]:
+    scenario = change(scenario_of(campaign), settings, [d["dataset"] for d in datasets])
+    found = outcome(datasets, basis, scenario)
+    return {"settings": list(settings), **{k: v for k, v in found.items() if k != "datasets"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +116,29 @@ class _Prices:
         return cls(by_completion[0], (mean[0], mean[1]), by_completion[-1])
 
 
-def _dataset_plan(campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any], prices: _Prices) -> dict[str, Any]:
-    lengths = pilot.get("lengths", {}).get(facts.dataset.name)
-    output = round(facts.rows * lengths["mean"]) if lengths else facts.expected_tokens
-    low, high = token_interval(facts.rows, output, lengths)
-    prompt = round(facts.prompt_chars / CHARS_PER_TOKEN)
+def _basis(
+    campaign: Campaign, pilot: Mapping[str, Any], prices: tuple[float, float], spread: _Prices, free_bytes: int
+) -> dict[str, Any]:
+    """What an outcome needs beside the datasets and the scenario."""
+    usd = {k: list(v) for k, v in dataclasses.asdict(spread).items()}
+    return {
+        "hidden_size": campaign.target.hidden_size,
+        "usd_per_million": {**usd, "at_most": list(prices)},
+        "pilot_spent_usd": round(float(pilot.get("spent_usd", 0.0)), 6),
+        "seconds_per_answer": float(pilot.get("mean_seconds") or stated("seconds_per_answer")),
+        "hold_usd": campaign.sampling.max_tokens * prices[1] / 1e6,
+        "streamed": campaign.collect.stream == "always",
+        "weights": dict(campaign.corpus.weights),
+        "disk_free_bytes": free_bytes,
+    }
+
+
+def _dataset_plan(campaign: Campaign, facts: DatasetFacts, lengths: Mapping[str, Any] | None, prices: _Prices) -> dict[str, Any]:
     paid = facts.dataset.backend == "openrouter"
+    output = round(facts.rows * lengths["mean"]) if lengths else facts.expected_tokens
+    # what exists already is not guessed; what a server will answer is
+    low, high = (output, output) if facts.whole else token_interval(facts.rows, output, lengths)
+    prompt = facts.prompt_tokens
 
     def usd(tokens: float, price: tuple[float, float]) -> float:
         return round((prompt * price[0] + tokens * price[1]) / 1e6, 6) if paid else 0.0
@@ -145,70 +147,62 @@ def _dataset_plan(campaign: Campaign, facts: DatasetFacts, pilot: dict[str, Any]
         "dataset": facts.dataset.name,
         "backend": facts.dataset.backend,
         "rows": facts.rows,
+        "token_budget": facts.dataset.token_budget,
         "prompt_tokens": prompt,
         "output_tokens": output,
         "output_tokens_interval": [round(low), round(high)],
         "usd_expected": usd(output, prices.expected),
+        "usd_output": round(output * prices.expected[1] / 1e6, 6) if paid else 0.0,
         "usd_interval": [usd(low, prices.cheapest), usd(high, prices.dearest)],
-        "usd_expected_at_ends": [usd(output, prices.cheapest), usd(output, prices.dearest)],
         "usd_cap": dataset_cap(campaign, facts.dataset),
-        "hours_if_served_locally": round(output / LOCAL_TOKENS_PER_S / 3600, 2),
+        "hours_if_served_locally": round(output / stated("local_tokens_per_s") / 3600, 2),
+        "row_lengths": _row_lengths(facts, output, lengths).as_json(),
+        "lengths_from": "the rows themselves" if facts.whole else "pilot" if lengths else "stated",
+        "conversations": _conversations(facts),
     }
 
 
-def token_interval(rows: int, output: float, lengths: dict[str, float] | None) -> tuple[float, float]:
-    """95 % for the sum of output tokens of `rows` answers, from the pilot's length distribution (n, mean, p50, p90, perhaps sd).
-
-    Two parts: the mean is known from n answers only, and the rows scatter themselves. Without `sd` the spread is that of a
-    log-normal distribution through p50 and p90 (answer lengths are about log-normal).
-    """
-    n = int(lengths.get("n", 0)) if lengths else 0
-    if lengths is None or n < 2:
-        return output / GUESS, output * GUESS
-    sd = lengths.get("sd")
-    if sd is None:
-        p50, p90 = lengths["p50"], lengths["p90"]
-        sigma = math.log(p90 / p50) / 1.2816 if p90 > p50 > 0 else 0.0
-        sd = lengths["mean"] * math.sqrt(math.expm1(sigma**2))
-    t = 1.96 + 2.37 / (n - 1) + 2.82 / (n - 1) ** 2  # Student's t at 97.5 %, expanded in 1/(n - 1)
-    half = t * sd * math.sqrt(rows + rows**2 / n)
-    return max(float(min(rows, output)), output - half), output + half
+def _row_lengths(facts: DatasetFacts, output: int, lengths: Mapping[str, Any] | None) -> RowLengths:
+    """Known prompts with a log-normal answer behind them; imports are known as a whole."""
+    rows = max(1, facts.rows)
+    if facts.whole:
+        return RowLengths(buckets(facts.known))
+    fixed = buckets(facts.known) if facts.known else ((1.0, facts.prompt_tokens / rows),)
+    if lengths and lengths.get("n", 0) >= 2 and lengths.get("p50") and lengths.get("p90"):
+        return RowLengths(fixed, output / rows, sigma_of(lengths["p50"], lengths["p90"]))
+    return RowLengths(fixed, output / rows, stated("length_sigma"))
 
 
-def _usd_interval(paid: list[dict[str, Any]]) -> dict[str, float]:
-    """Lengths of datasets are independent of each other (their errors add in quadrature), the price is one for all."""
-    ends = []
-    for k, sign in ((0, -1), (1, 1)):
-        middle = math.fsum(row["usd_expected_at_ends"][k] for row in paid)
-        ends.append(middle + sign * math.hypot(*(row["usd_interval"][k] - row["usd_expected_at_ends"][k] for row in paid)))
-    return {"low": round(max(0.0, ends[0]), 6), "high": round(ends[1], 6)}
+def _conversations(facts: DatasetFacts) -> dict[str, Any] | None:
+    if not facts.conversations:
+        return None
+    return {"rows": len(facts.conversations), "row_lengths": RowLengths(buckets(facts.conversations)).as_json()}
 
 
-# ---------------------------------------------------------------------------------------------------- money in flight
-def in_flight_possible(left_usd: float, hold_usd: float, asked: int, *, bounded: bool = True) -> int:
-    """Requests that `left_usd` can hold at once (2,000 x 16,384 tokens x 3.25 USD/M = 106 USD), at most `asked` if `bounded`."""
-    if hold_usd <= 0:
-        return asked
-    possible = int(max(0.0, left_usd) / hold_usd)
-    return min(asked, possible) if bounded else possible
+def _assumptions(rows: Sequence[Mapping[str, Any]], basis: Mapping[str, Any], pilot: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every value that the plan rests on, with where it comes from."""
+    prices = basis["usd_per_million"]
+    said = [
+        {"name": f"usd_per_million_{part}", "value": prices["expected"][k], "unit": "USD",
+         "source": f"mean of the eligible endpoints; {prices['cheapest'][k]:.4g} at the cheapest, {prices['dearest'][k]:.4g} at the dearest; "
+         f"at most {prices['at_most'][k]:.4g}"}
+        for k, part in enumerate(("prompt", "output"))
+    ]  # fmt: skip
+    measured = {"seconds_per_answer"} if pilot.get("mean_seconds") else set()
+    if measured:
+        said.append({"name": "seconds_per_answer", "value": basis["seconds_per_answer"], "unit": "s", "source": "pilot"})
+    lengths = pilot.get("lengths") or {}
+    for name, found in lengths.items():
+        told = f"pilot: n = {found.get('n', 1)}, p50 {found.get('p50', found['mean']):g}, p90 {found.get('p90', found['mean']):g}"
+        said.append({"name": f"mean_length of {name}", "value": found["mean"], "unit": "tokens", "source": told})
+    if all(r["lengths_from"] != "stated" for r in rows):
+        measured.add("length_sigma")
+    said += [dataclasses.asdict(a) for a in STATED.values() if a.name not in measured]
+    interval = "95 % for lengths that the pilot saw, else half to twice the length; cheapest to dearest endpoint for the price"
+    return [*said, {"name": "interval", "value": 0.95, "unit": "", "source": interval}]
 
 
-def answer_seconds(rows: int, cost_usd: float, left_usd: float, hold_usd: float, asked: int, seconds: float) -> float:
-    """Time for `rows` answers of `seconds` each that cost `cost_usd` together, with `left_usd` at the start.
-
-    While x USD are spent, min(asked, (left - x) / hold) are in flight: dt = seconds * rows / cost * dx / n(x). Never below one in
-    flight; money that does not last is spent to its last hold.
-    """
-    full = rows * seconds / asked
-    if rows == 0 or cost_usd <= 0 or hold_usd <= 0:
-        return full
-    per_usd = rows * seconds / cost_usd
-    spendable = min(cost_usd, max(0.0, left_usd - hold_usd))
-    free = min(spendable, max(0.0, left_usd - asked * hold_usd))  # spent before holds bind
-    bent = hold_usd * math.log((left_usd - free) / (left_usd - spendable)) if spendable > free else 0.0
-    return per_usd * (free / asked + bent)
-
-
+# ---------------------------------------------------------------------------------------------------- money
 def still_needed_usd(plan: dict[str, Any], spent_usd: float) -> float:
     """What the plan expects to be spent from now on."""
     return max(0.0, float(plan["usd"]["expected"]) + float(plan["usd"]["pilot_spent"]) - spent_usd)
@@ -217,11 +211,6 @@ def still_needed_usd(plan: dict[str, Any], spent_usd: float) -> float:
 def dataset_cap(campaign: Campaign, dataset: Dataset) -> float | None:
     """USD that this dataset may spend, or None when only the campaign's limit holds."""
     return dataset.usd if dataset.usd is not None else campaign.budget.dataset_usd
-
-
-def usd_text(usd: float) -> str:
-    """An amount for people: two decimals, or as many as it takes to say it truly (a limit of 0.035 is not 0.04)."""
-    return f"{usd:,.2f}" if abs(usd - round(usd, 2)) < 1e-9 else f"{usd:,.6f}".rstrip("0")
 
 
 def free_bytes(folder: Path) -> int:
@@ -301,9 +290,7 @@ def read_plan(store: Store) -> dict[str, Any] | None:
     if not store.plan.exists():
         return None
     plan = read_json(store.plan)
-    is_one = (
-        isinstance(plan, dict) and {"datasets", "usd", "states", "hours", "minutes", "in_flight", "assumptions"} <= plan.keys()
-    )
-    if not is_one or "low" not in plan["usd"]:  # the second: one of an earlier version
+    needed = {"datasets", "basis", "usd", "kept", "states", "disk", "hours", "minutes", "in_flight", "what_if", "assumptions"}
+    if not (isinstance(plan, dict) and needed <= plan.keys()):  # or one of an earlier version
         raise StoreError(f"{store.plan}: is not a plan; remove it and run `eagle3 run --until plan`")
     return dict(plan)

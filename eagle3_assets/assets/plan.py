@@ -1,5 +1,9 @@
 """`plan`: tokens, dollars, minutes, hours, terabytes. `answers` spends only what a person approved on seeing it."""
 
+import base64
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from eagle3_assets import lineage
@@ -8,7 +12,7 @@ from eagle3_assets.assets.answers import resolved_routing
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.partitions import SINGLE_RUN
-from eagle3_assets.store import Store, commit, read_committed, write_json
+from eagle3_assets.store import commit, read_committed, write_json
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -19,7 +23,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         owners=OWNERS,
         backfill_policy=SINGLE_RUN,
         deps=["pilot", "endpoints", *(dg.AssetKey(["prompts", d.name]) for d in campaign.dataset)],
-        description="What the campaign will cost: tokens, dollars, minutes, hours, terabytes, each with its assumptions. "
+        description="What the campaign will cost: tokens, dollars, minutes, hours, terabytes, what-ifs, each with its assumptions. "
         "`eagle3 plan --approve USD` lets answers spend.",
     )
     def plan(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
@@ -30,7 +34,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             prices = (routing.max_prompt_price * 1e6, routing.max_completion_price * 1e6)
             found = planning.make_plan(
                 campaign,
-                dataset_facts(campaign, store),
+                planning.facts_of(campaign, store),
                 pilot,
                 prices,
                 planning.free_bytes(store.root),
@@ -38,41 +42,33 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             )
             write_json(store.plan, found)
             manifest = commit(store.plan, files=[store.plan], inputs=inputs)
-            return dg.MaterializeResult(
-                metadata=described(
-                    {
-                        "usd_expected": found["usd"]["expected"],
-                        "usd_low": found["usd"]["low"],
-                        "usd_high": found["usd"]["high"],
-                        "in_flight_that_money_allows": found["in_flight"]["by_money_left"][0][1],
-                        "tokens": found["tokens"]["total"],
-                        "answer_minutes": found["minutes"]["answers"],
-                        "extraction_hours": found["hours"]["extraction"],
-                        "state_terabytes": found["states"]["terabytes"],
-                        "datasets": dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in found["datasets"]]),
-                        "assumptions": found["assumptions"],
-                    },
-                    file=store.plan,
-                    digest=manifest.digest,
-                )
-            )
+            return dg.MaterializeResult(metadata=described(metadata_of(found), file=store.plan, digest=manifest.digest))
 
     return [plan]
 
 
-def _cells(row: dict[str, object]) -> dict[str, str | int | float | bool | None]:
-    return {k: v if isinstance(v, str | int | float) else ("" if v is None else str(v)) for k, v in row.items()}
+def metadata_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as numbers, so that the UI plots them over time; tables and picture as `eagle3 plan` shows them."""
+    from eagle3_assets.estimate.page import as_markdown
+    from eagle3_assets.estimate.picture import draw_plan
 
-
-def dataset_facts(campaign: Campaign, store: Store) -> list[planning.DatasetFacts]:
-    """Rows, prompt characters and expected output tokens of each dataset's selected prompts."""
-    from eagle3_assets.prompts.file import read_prompts
-
-    facts = []
-    for dataset in campaign.dataset:
-        prompts = read_prompts(store.prompts(dataset.name))
-        chars = sum(len(str(m.get("content") or "")) for p in prompts for m in p.messages) + sum(
-            len(str(p.tools)) for p in prompts if p.tools
-        )
-        facts.append(planning.DatasetFacts(dataset, len(prompts), chars, sum(p.expected_tokens for p in prompts)))
-    return facts
+    picture = base64.b64encode(draw_plan(plan)).decode()
+    return {
+        "usd_expected": plan["usd"]["expected"],
+        "usd_output": plan["usd"]["output"],
+        "usd_prompt": plan["usd"]["prompt"],
+        "usd_low": plan["usd"]["low"],
+        "usd_high": plan["usd"]["high"],
+        "in_flight_that_money_allows": plan["in_flight"]["by_money_left"][0][1],
+        "tokens": plan["tokens"]["total"],
+        "tokens_kept": plan["kept"]["tokens"],
+        "rows_kept": plan["kept"]["rows"],
+        "answer_minutes": plan["minutes"]["answers"],
+        "extraction_hours": plan["hours"]["extraction"],
+        "state_terabytes": plan["states"]["terabytes"],
+        "state_tebibytes": plan["states"]["tebibytes"],
+        "disk_needed_bytes": plan["disk"]["needed"],
+        "disk_free_bytes": plan["disk"]["free"],
+        "plan": dg.MetadataValue.md(as_markdown(plan)),
+        "picture": dg.MetadataValue.md(f"![states against the cap, dollars against the budget](data:image/png;base64,{picture})"),
+    }

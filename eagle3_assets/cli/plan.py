@@ -8,6 +8,7 @@ import os
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,35 +17,45 @@ from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.collect.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
+from eagle3_assets.estimate.page import Section, sections
 from eagle3_assets.store import Store
 
 
 def command(
     approve: Annotated[float | None, typer.Option(metavar="USD", help="let answers spend up to USD (pilot included)")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="NAME=VALUE", help="what another setting would change; several are one case"),
+    ] = None,
     network: Annotated[bool, typer.Option(help="ask OpenRouter what the key may still spend (GET /key; costs nothing)")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
 ) -> None:
     """What the campaign will cost in tokens, dollars, minutes, hours and terabytes.
 
     \b
-    eagle3 plan                 the plan (materialize it first: eagle3 run --until plan)
-    eagle3 plan --approve 100   allow answers to spend up to 100 USD
+    eagle3 plan                              the plan; before `eagle3 run --until plan` an estimate from the campaign file
+    eagle3 plan --what-if max_length=8192    and what a cap would change
+    eagle3 plan --what-if without=a1_deepswekimi --what-if layers=3
+    eagle3 plan --approve 100                allow answers to spend up to 100 USD
     """
     campaign = load_campaign()
     store = Store.of(campaign)
-    found = planning.read_plan(store)
-    if found is None:
+    planned = planning.read_plan(store)
+    if planned is None and approve is not None:
         raise StoreError(
             f"{store.plan}: there is no plan yet; run `eagle3 run --until plan` (the pilot costs at most {campaign.budget.pilot_usd:g} USD)"
         )
+    found = planned or planning.outline_plan(campaign, planning.free_bytes(store.root))
+    asked = planning.what_if(campaign, found, what_if) if what_if else None
     if approve is not None:
         store.bind(campaign)
         path = planning.approve(campaign, store, approve)
         Console(stderr=True).print(f"approved {approve:g} USD for campaign {campaign.name} ({path})", markup=False)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({**found, "estimate": planned is None, **({"asked": asked} if asked else {})}, indent=2))
         return
-    show(campaign, store, found, key_line=_key_line(campaign, store, found) if network else None)
+    key_line = _key_line(campaign, store, found) if network and planned else None
+    show(campaign, store, found, asked=asked, key_line=key_line, estimate=planned is None)
 
 
 def _key_line(campaign: Campaign, store: Store, plan: dict[str, Any]) -> str | None:
@@ -82,59 +93,56 @@ def _money_now(campaign: Campaign, store: Store, plan: dict[str, Any]) -> tuple[
     )
 
 
-def show(campaign: Campaign, store: Store, plan: dict[str, Any], *, key_line: str | None = None) -> None:
+def show(
+    campaign: Campaign,
+    store: Store,
+    plan: dict[str, Any],
+    *,
+    asked: dict[str, Any] | None = None,
+    key_line: str | None = None,
+    estimate: bool = False,
+) -> None:
+    """Print the plan. `asked` is the user's own what-if; `estimate`: from the campaign file alone."""
     console = Console()
-    table = Table(title=f"Plan of campaign {campaign.name}")
-    for name in ("dataset", "backend"):
-        table.add_column(name)
-    for name in ("rows", "prompt tokens", "output tokens", "USD expected", "low … high", "USD cap", "hours if local"):
-        table.add_column(name, justify="right")
-    for row in plan["datasets"]:
-        cap = "" if row["usd_cap"] is None else planning.usd_text(row["usd_cap"])
-        table.add_row(
-            row["dataset"],
-            row["backend"],
-            f"{row['rows']:,}",
-            f"{row['prompt_tokens']:,}",
-            f"{row['output_tokens']:,}",
-            f"{row['usd_expected']:,.4f}",
-            "{:,.4f} … {:,.4f}".format(*row["usd_interval"]),
-            cap,
-            f"{row['hours_if_served_locally']:,.1f}",
-        )
-    console.print(table)
-    usd, states, hours = plan["usd"], plan["states"], plan["hours"]
-    assumed = plan["assumptions"]
+    for section in sections(plan, asked):
+        title = f"{section.title} of campaign {campaign.name}" if section.title == "Datasets" else section.title
+        _print_table(console, title, section)
+        for note in section.notes:
+            console.print(Text(note, style=_style(note)), soft_wrap=True)
     approved, in_flight = _money_now(campaign, store, plan)
-    lines = [
-        (
-            "money",
-            f"{usd['expected']:,.4f} USD expected ({usd['low']:,.4f} … {usd['high']:,.4f}) + {usd['pilot_spent']:,.4f} spent on the "
-            f"pilot, of {planning.usd_text(usd['budget'])} ({'fits' if usd['fits'] else 'DOES NOT FIT'})",
-        ),
-        ("approved", approved),
-        ("in flight", in_flight),
-        (
-            "answers",
-            f"{plan['minutes']['answers']:,.1f} min rented ({plan['minutes']['answers_if_money_held_nothing_up']:,.1f} if money held "
-            f"nothing up); {hours['answers_if_served_locally']:,.1f} h if served locally at {assumed['local_tokens_per_s']:g} tokens/s",
-        ),
-        (
-            "states",
-            f"{states['bytes'] / 1e9:,.2f} GB = {states['terabytes']:.4f} TB = {states['tebibytes']:.4f} TiB "
-            f"({states['layers']} layers, {states['dtype']}, {states['bytes_per_token']:,} bytes a token; "
-            f"{'fits' if states['disk_fits'] else 'DOES NOT FIT'} in {states['disk_free_bytes'] / 1e9:,.0f} GB free)",
-        ),
-        ("extraction", f"{hours['extraction']:,.2f} h at {assumed['extraction_tokens_per_s']:g} tokens/s"),
-        (
-            "assumed",
-            f"{assumed['prices_usd_per_million']['prompt']:g} / {assumed['prices_usd_per_million']['completion']:g} USD per million "
-            f"prompt / completion tokens at most, {assumed['expected_usd_per_million']['prompt']:.3g} / "
-            f"{assumed['expected_usd_per_million']['completion']:.3g} expected; lengths from {assumed['lengths_from']}; interval: "
-            f"{assumed['interval']}; {assumed['seconds_per_answer']:.1f} s an answer",
-        ),
-    ]
+    local = f"{plan['hours']['answers_if_served_locally']:,.1f} h if served locally at {plan['scenario']['local_tokens_per_s']:g} tokens/s"
+    lines = [("approved", approved), ("in flight", in_flight), ("rented", f"{plan['minutes']['answers']:,.1f} min; {local}")]
     if key_line is not None:
-        lines.insert(2, ("key", key_line))
+        lines.insert(1, ("key", key_line))
+    if estimate:
+        lines.insert(0, ("estimate", _ESTIMATE.format(campaign.budget.pilot_usd)))
     for name, text in lines:
         console.print(Text.assemble((f"{name:>10}", "bold"), "  ", text), highlight=False)
+
+
+WIDE, WORDS = 140, 26  # below WIDE columns, words beside figures get so many
+
+
+def _print_table(console: Console, title: str, section: Section) -> None:
+    """Figures are never cut: a table of them may be wider than the terminal."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    narrow = bool(section.numbers) and console.width < WIDE
+    for k, name in enumerate(section.columns):
+        if k >= len(section.columns) - section.numbers:
+            table.add_column(name.replace(" ", "\n") if narrow else name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold", max_width=WORDS if narrow else None)
+    for row in section.rows:
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in row), style="bold" if row[0].startswith("ASKED") else None)
+    needed = Console(width=400).measure(table).maximum if section.numbers else 0
+    (Console(width=needed) if needed > console.width else console).print(table)
+
+
+_ESTIMATE = (
+    "from the campaign file alone: rows x mean_tokens, prompts and prices as assumed above. `eagle3 run --until plan` counts the prompts and "
+    "asks a pilot (at most {:g} USD)"
+)
+
+
+def _style(text: str) -> str:
+    return "red" if text.startswith(("NO", "buys", "DOES NOT FIT", "IT DOES NOT FIT")) else ""

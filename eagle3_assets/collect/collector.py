@@ -43,6 +43,7 @@ from eagle3_assets.collect.shard_work import ShardJob, ShardResult, ShardWork
 from eagle3_assets.collect.stopping import out_of_money, refused, settings_are_wrong
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
+from eagle3_assets.prompts.prompt import Prompt
 
 __all__ = ["DEFAULT_PACE", "Pace", "Progress", "Servers", "ShardJob", "ShardResult", "collect"]
 log = logging.getLogger(__name__)
@@ -203,13 +204,17 @@ class _Run:
     async def import_all(self) -> None:
         for work in self.works:
             prompts = work.start() if work.job.dataset.backend == "import" else []
-            for number, prompt in enumerate(prompts, 1):
-                if self.is_stopping:
-                    return
-                if self.filing.record(work, import_answer(self.campaign, prompt)):
-                    self.settle_prompt(Item(prompt, work))
-                if number % IMPORTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            number = 0
+            for prompt in prompts:
+                turn: Prompt | None = prompt
+                while turn is not None:
+                    if self.is_stopping:
+                        return
+                    recorded = self.filing.record(work, import_answer(self.campaign, turn))
+                    turn = self.settle_prompt(Item(turn, work)) if recorded else None
+                    number += 1
+                    if number % IMPORTS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
 
     @property
     def is_stopping(self) -> bool:
@@ -440,8 +445,8 @@ class _Run:
         self.timers.add(timer)
 
     # ------------------------------------------------------------------------------------------------ prompts and shards end
-    def settle_prompt(self, item: Item) -> None:
-        """The prompt is finished or failed for good; a chain goes on with its next turn."""
+    def settle_prompt(self, item: Item) -> Prompt | None:
+        """The prompt is finished or failed for good; a sample with several turns goes on with the next one, which is returned."""
         before = item.work.missing
         following = item.work.settle(item.prompt)
         self.meter.done += before - item.work.missing
@@ -449,6 +454,7 @@ class _Run:
         if following is not None:
             self.enqueue(Item(following, item.work))
         self.filing.end_if_done(item.work)
+        return following
 
     def put_aside(self, item: Item, reason: str) -> None:
         item.work.put_aside(item.prompt, reason)

@@ -18,7 +18,7 @@ from eagle3_assets.collect.routing import Routing
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
-from eagle3_assets.prompts.turns import next_turn
+from eagle3_assets.prompts.turns import SEVERAL, given_turn, next_turn
 from eagle3_assets.store import read_json, write_json
 
 Key = tuple[str, int]
@@ -159,8 +159,9 @@ class ShardWork:
 
     def _turns_from(self, prompt: Prompt) -> Iterator[Prompt]:
         yield prompt
-        while prompt.follow_ups and self.job.dataset.turns == "chain":
-            following = _next_turn(prompt, self._messages[prompt.key])
+        policy = self.job.dataset.turns
+        while prompt.follow_ups and policy in SEVERAL:
+            following = given_turn(prompt) if policy == "every" else _next_turn(prompt, self._messages[prompt.key])
             if following is None:  # the model's own answer leaves nothing to go on with
                 return
             prompt = following
@@ -251,5 +252,5 @@ def _next_turn(prompt: Prompt, message: dict[str, Any]) -> Prompt | None:
 
 
 def _n_turns(job: ShardJob, prompt: Prompt) -> int:
-    """This turn and those of its chain that follow."""
-    return 1 + (len(prompt.follow_ups) if job.dataset.turns == "chain" else 0)
+    """This turn and those of its sample that follow."""
+    return 1 + (len(prompt.follow_ups) if job.dataset.turns in SEVERAL else 0)

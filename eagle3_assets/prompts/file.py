@@ -5,7 +5,8 @@ Does not belong here: the manifest (the asset commits it over what `build_prompt
 
 Columns, one row a prompt, in order of rank: `sample_id` string · `turn` int32 · `shard` string · `rank` int32 · `reserve` bool ·
 `messages` string (JSON) · `tools` string (JSON) or null · `expected_tokens` int32 · `source_row` string · `follow_ups` string
-(JSON list of lists) · `given` string (JSON of `Given`) or null. Schema metadata: version, dataset, seed, rows looked at.
+(JSON list of lists) · `given` string (JSON of `Given`, or of a list of them where a row has several) or null. Schema metadata:
+version, dataset, seed, rows looked at.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from eagle3_assets.prompts.sample import CHARS_PER_TOKEN, Candidate, Sampler, ca
 from eagle3_assets.prompts.screen import screen, screen_text, strings
 from eagle3_assets.prompts.set_aside import BadRow, SetAside, shown
 from eagle3_assets.prompts.sources import SourceRow, look_ahead, read_rows, source_digests
-from eagle3_assets.prompts.turns import Turn, cut_turn, given_answer
+from eagle3_assets.prompts.turns import Turn, cut_turn, given_answers
 from eagle3_assets.store import atomic_file, write_json
 
 PROMPTS_VERSION = 1  # a new number rebuilds every file: bump it when mapping, screen or order change what is written
@@ -102,26 +103,35 @@ def _candidate(row: SourceRow, dataset: Dataset) -> Candidate:
         raise BadRow(row.reason, row.detail)
     conversation = map_row(row.row, dataset.mapping)
     turn = cut_turn(conversation, dataset.turns)
-    reason = screen(turn.history, conversation.tools, turn.follow_ups, max_chars=dataset.max_chars)
+    history, later = (turn.whole_history, ()) if turn.own_next else (turn.history, turn.follow_ups)
+    reason = screen(history, conversation.tools, later, max_chars=dataset.max_chars)
     if reason == "invalid_tool_schema":
         raise BadRow(reason, dump_json(conversation.tools))
     if reason:
         raise BadRow(reason, _sketch(turn))
-    given = given_answer(conversation, turn) if dataset.backend == "import" else None
-    if given and (reason := screen_text(asdict(given))):
+    given = [asdict(g) for g in given_answers(conversation, turn)] if dataset.backend == "import" else []
+    if given and (reason := screen_text(given)):
         raise BadRow(reason, _sketch(turn))
     own_chars = sum(len(s) for s in strings(turn.own_answer))
-    known = None if given is None else round(own_chars / CHARS_PER_TOKEN) if given.output_ids is None else len(given.output_ids)
+    known = sum(_given_tokens(g) for g in given) if given else None
     payload = {
         "turn": turn.number,
         "messages": dump_json(turn.history),
         "tools": dump_json(conversation.tools) if conversation.tools else None,
         "follow_ups": dump_json(turn.follow_ups),
-        "given": dump_json(asdict(given)) if given else None,
+        "given": dump_json(given if turn.own_next else given[0]) if given else None,
     }
     tie = blake2b(canonical([payload["follow_ups"], payload["given"]]), digest_size=16).digest()
-    id_ = sample_id(dataset.name, turn.history, conversation.tools)
+    # several answers to one task are several samples, so a conversation with further turns is known by all of its messages
+    known_by = (*turn.whole_history, *(m for m in turn.own_answers[-1:] if m)) if turn.own_next else turn.history
+    id_ = sample_id(dataset.name, known_by, conversation.tools)
     return Candidate(id_, payload, shown(row.where), tie, own_chars, known)  # shown: a file's name may hold undecodable bytes
+
+
+def _given_tokens(given: dict[str, Any]) -> int:
+    """Output tokens of an answer that exists: its ids, or an estimate from its text."""
+    ids = given["output_ids"]
+    return round(sum(map(len, strings(given["message"]))) / CHARS_PER_TOKEN) if ids is None else len(ids)
 
 
 def _sketch(turn: Turn) -> str:
@@ -247,6 +257,7 @@ def _prompt(row: dict[str, Any], dataset: str, tools: dict[str, Packed]) -> Prom
     declared = row["tools"]
     if declared is not None and declared not in tools:
         tools[declared] = Packed(declared.encode())
+    given = _givens(row["given"])
     return Prompt(
         sample_id=row["sample_id"],
         dataset=dataset,
@@ -259,8 +270,16 @@ def _prompt(row: dict[str, Any], dataset: str, tools: dict[str, Packed]) -> Prom
         reserve=row["reserve"],
         source_row=row["source_row"],
         follow_ups=Packed(row["follow_ups"].encode()) if row["follow_ups"] != "[]" else (),
-        given=_given(json.loads(row["given"])) if row["given"] is not None else None,
+        given=given[0] if given else None,
+        given_next=given[1:],
     )
+
+
+def _givens(text: str | None) -> tuple[Given, ...]:
+    if text is None:
+        return ()
+    raw = json.loads(text)
+    return tuple(map(_given, raw)) if isinstance(raw, list) else (_given(raw),)
 
 
 def _given(raw: dict[str, Any]) -> Given:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from eagle3_assets.campaign import Mapping
+from eagle3_assets.prompts.answer_facts import NOTHING_SAID, AnswerFacts, final_and_each
+from eagle3_assets.prompts.columns import Row, find, from_json, need, text_or_none
 from eagle3_assets.prompts.set_aside import BadRow
 
 Message = dict[str, Any]
-Row = dict[str, Any]
 
 # Where the conversation lies when `mapping.messages` is not set.
 DEFAULT_COLUMN = {"messages": "messages", "sharegpt": "conversations", "swe": "trajectory", "glaive": "chat"}
@@ -55,27 +56,22 @@ SWE_ROLES = {"system": "system", "user": "user", "ai": "assistant", "assistant":
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A row in normal form. The ids and the finish reason are those of an answer that exists already (backend = "import")."""
+    """A row in normal form. `final` and `answers` are what the source says of answers that exist already (backend = "import"):
+    the final one, and every assistant message in order.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] | None = None
-    output_ids: tuple[int, ...] | None = None
-    prompt_ids: tuple[int, ...] | None = None
-    finish_reason: str | None = None
+    final: AnswerFacts = NOTHING_SAID
+    answers: tuple[AnswerFacts, ...] = ()
 
 
 def map_row(row: Row, mapping: Mapping) -> Conversation:
     """Raises BadRow, and nothing else, whatever the row holds."""
     try:
-        conversation = _KINDS[mapping.kind](row, mapping)
+        return _KINDS[mapping.kind](row, mapping)
     except RecursionError:
         raise BadRow("not_json", "nested too deeply") from None
-    return replace(
-        conversation,
-        output_ids=_ids(row, mapping.output_ids),
-        prompt_ids=_ids(row, mapping.prompt_ids),
-        finish_reason=_text_or_none(_find(row, mapping.finish_reason)) if mapping.finish_reason else None,
-    )
 
 
 def columns_of(mapping: Mapping) -> tuple[str, ...]:
@@ -92,52 +88,11 @@ def _main_column(mapping: Mapping) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- columns
-def _find(row: Any, column: str) -> Any:
-    """The value at `column`: the key itself, else a dotted path; None when absent."""
-    if isinstance(row, dict) and column in row:
-        return row[column]
-    here: Any = row
-    for part in column.split("."):
-        here = here.get(part) if isinstance(here, dict) else None
-    return here
-
-
-def _need(row: Row, column: str) -> Any:
-    value = _find(row, column)
-    if value is None:
-        raise BadRow("missing_column", f"{column!r} is missing or null; the row has {', '.join(map(str, row))}")
-    return value
-
-
-def _from_json(value: Any, column: str) -> Any:
-    """Columns hold the structure itself or its JSON text (Arrow cannot hold free-form objects)."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise BadRow("not_json", f"column {column!r}: {error}: {value[:120]}") from None
-
-
 def _list(row: Row, column: str) -> list[Any]:
-    value = _from_json(_need(row, column), column)
+    value = from_json(need(row, column), column)
     if not isinstance(value, list):
         raise BadRow("wrong_roles", f"column {column!r} is {type(value).__name__}, not a list of messages")
     return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _ids(row: Row, column: str | None) -> tuple[int, ...] | None:
-    value = _find(row, column) if column else None
-    if value is None:
-        return None
-    value = _from_json(value, column or "")
-    if not isinstance(value, list) or not all(type(v) is int and 0 <= v < 2**31 for v in value):
-        raise BadRow("bad_ids", f"column {column!r}: {str(value)[:120]}")
-    return tuple(value)
 
 
 # ---------------------------------------------------------------------------------------------------- messages
@@ -162,13 +117,15 @@ class _Builder:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.sources: list[Row] = []  # of the assistant messages, as the source has them
         self.calls = 0
         self.open: list[str] = []  # ids of calls without a result yet, oldest first
 
     def add(self, role: str, content: str) -> None:
         self.messages.append({"role": role, "content": content})
 
-    def answer(self, content: str, reasoning: str | None = None, calls: list[Any] | None = None) -> None:
+    def answer(self, content: str, reasoning: str | None, calls: list[Any] | None, source: Row) -> None:
+        self.sources.append(source)
         message: Message = {"role": "assistant", "content": content}
         if reasoning:
             message["reasoning_content"] = reasoning
@@ -192,7 +149,7 @@ class _Builder:
         if not isinstance(name, str) or not name:
             raise BadRow("bad_tool_call", f"no name: {str(call)[:120]}")
         # Kimi's own id form, counted over the conversation (openrouter-contract 3.3)
-        call_id = _text_or_none(call.get("id")) or f"functions.{name}:{self.calls}"
+        call_id = text_or_none(call.get("id")) or f"functions.{name}:{self.calls}"
         self.calls += 1
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": _arguments(function)}}
 
@@ -226,7 +183,7 @@ def _role(value: Any, table: dict[str, str]) -> str:
 def _prompt(row: Row, mapping: Mapping) -> Conversation:
     """One column of text: nvidia/OpenCodeInstruct (input), ise-uiuc/Magicoder-OSS-Instruct-75K (problem)."""
     builder = _Builder()
-    builder.add("user", _content(_need(row, mapping.prompt)))
+    builder.add("user", _content(need(row, mapping.prompt)))
     return _finish(row, mapping, builder)
 
 
@@ -238,14 +195,14 @@ def _messages(row: Row, mapping: Mapping) -> Conversation:
             raise BadRow("wrong_roles", f"a message is {type(message).__name__}: {str(message)[:120]}")
         role, content = _role(message.get("role"), OPENAI_ROLES), _content(message.get("content"))
         if role == "assistant":
-            calls = _from_json(message.get("tool_calls"), "tool_calls") or message.get("function_call")
+            calls = from_json(message.get("tool_calls"), "tool_calls") or message.get("function_call")
             calls = [calls] if isinstance(calls, dict) else calls
             if calls is not None and not isinstance(calls, list):
                 raise BadRow("bad_tool_call", str(calls)[:120])
             reasoning = _content(message.get("reasoning_content") or message.get("reasoning"))
-            builder.answer(content, reasoning, calls)
+            builder.answer(content, reasoning, calls, message)
         elif role == "tool":
-            builder.result(content, _text_or_none(message.get("tool_call_id")))
+            builder.result(content, text_or_none(message.get("tool_call_id")))
         else:
             builder.add(role, content)
     return _finish(row, mapping, builder)
@@ -260,10 +217,10 @@ def _sharegpt(row: Row, mapping: Mapping) -> Conversation:
         role = _role(turn.get("from", turn.get("role")), SHAREGPT_ROLES)
         text = _content(turn.get("value", turn.get("content")))
         if role == "call":
-            calls = _from_json(text, "function_call")
-            builder.answer("", None, calls if isinstance(calls, list) else [calls])
+            calls = from_json(text, "function_call")
+            builder.answer("", None, calls if isinstance(calls, list) else [calls], turn)
         elif role == "assistant":
-            builder.answer(text)
+            builder.answer(text, None, None, turn)
         elif role == "tool":
             builder.result(text, None)
         else:
@@ -281,12 +238,12 @@ def _swe(row: Row, mapping: Mapping) -> Conversation:
         if role == "system":
             builder.add("system", _content(turn.get("system_prompt") or turn.get("text")))
         elif role == "assistant":
-            calls = _from_json(turn.get("tool_calls"), "tool_calls")
+            calls = from_json(turn.get("tool_calls"), "tool_calls")
             if calls is not None and not isinstance(calls, list):
                 raise BadRow("bad_tool_call", str(calls)[:120])
-            builder.answer(_content(turn.get("text")), None, calls)
+            builder.answer(_content(turn.get("text")), None, calls, turn)
         elif role == "tool":
-            builder.result(_content(turn.get("text")), _text_or_none(turn.get("tool_call_id")))
+            builder.result(_content(turn.get("text")), text_or_none(turn.get("tool_call_id")))
         else:
             builder.add("user", _content(turn.get("text")))
     return _finish(row, mapping, builder)
@@ -301,12 +258,12 @@ _GLAIVE_OFFER = re.compile(r",?\s*with access to the following functions\. Use t
 
 def _glaive(row: Row, mapping: Mapping) -> Conversation:
     """glaiveai/glaive-function-calling-v2: `system` (prose, then functions as JSON) and `chat` (one marked-up text)."""
-    system = _content(_need(row, mapping.system or "system")).removeprefix("SYSTEM:").strip()
+    system = _content(need(row, mapping.system or "system")).removeprefix("SYSTEM:").strip()
     prose, tools = _glaive_functions(system)
     builder = _Builder()
     if prose:
         builder.add("system", prose)
-    pieces = _GLAIVE_TURN.split(_content(_need(row, _main_column(mapping))))
+    pieces = _GLAIVE_TURN.split(_content(need(row, _main_column(mapping))))
     for speaker, text in zip(pieces[1::2], pieces[2::2], strict=True):
         text = text.replace("<|endoftext|>", "").strip()
         call = _GLAIVE_CALL.search(text)
@@ -315,10 +272,10 @@ def _glaive(row: Row, mapping: Mapping) -> Conversation:
         elif speaker == "FUNCTION RESPONSE":
             builder.result(text, None)
         elif call:
-            builder.answer(text[: call.start()].strip(), None, [_glaive_call(call[1])])
+            builder.answer(text[: call.start()].strip(), None, [_glaive_call(call[1])], {})
         else:
-            builder.answer(text)
-    return Conversation(tuple(builder.messages), _tools(tools))
+            builder.answer(text, None, None, {})
+    return _conversation(row, mapping, builder, _tools(tools))
 
 
 def _glaive_functions(system: str) -> tuple[str, list[Any]]:
@@ -350,15 +307,22 @@ def _glaive_call(text: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- system and tools
 def _finish(row: Row, mapping: Mapping, builder: _Builder) -> Conversation:
     messages = builder.messages
-    system = _content(_find(row, mapping.system)) if mapping.system else ""
+    system = _content(find(row, mapping.system)) if mapping.system else ""
     if system and not (messages and messages[0]["role"] == "system"):
         messages.insert(0, {"role": "system", "content": system})
-    return Conversation(tuple(messages), _tools(_find(row, mapping.tools)) if mapping.tools else None)
+    tools = _tools(find(row, mapping.tools)) if mapping.tools else None
+    return _conversation(row, mapping, builder, tools)
+
+
+def _conversation(row: Row, mapping: Mapping, builder: _Builder, tools: tuple[dict[str, Any], ...] | None) -> Conversation:
+    messages = tuple(builder.messages)
+    ends = bool(messages) and messages[-1]["role"] == "assistant"
+    return Conversation(messages, tools, *final_and_each(row, builder.sources, mapping, ends_with_answer=ends))
 
 
 def _tools(value: Any) -> tuple[dict[str, Any], ...] | None:
     """A list (or its JSON) of OpenAI tools or of bare functions, as OpenAI tools; None when there are none."""
-    value = _from_json(value, "tools") if value != "" else None
+    value = from_json(value, "tools") if value != "" else None
     if not value:
         return None
     if isinstance(value, dict):
@@ -369,13 +333,13 @@ def _tools(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    tool = _from_json(tool, "tools")
+    tool = from_json(tool, "tools")
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         raise BadRow("invalid_tool_schema", str(tool)[:120])
     parameters = function.get("parameters")
     if isinstance(parameters, str):
-        function = {**function, "parameters": _from_json(parameters, "tools.parameters")}
+        function = {**function, "parameters": from_json(parameters, "tools.parameters")}
     return {"type": "function", "function": function}
 
 

@@ -28,7 +28,8 @@ class Prompt:
     `messages` is the history in OpenAI shape, ending in a user or tool message; `tools` the declared tools or None.
     `sample_id` is 32 hex digits, a stable hash of dataset and prompt (never of the row's position); `turn` counts assistant turns
     before this one. `rank` is the place in the seeded sample: ranks >= the dataset's `n_rows` are reserve. `follow_ups`
-    (turns = "chain") are the messages to append after this turn's answer, one list a further turn.
+    (turns = "chain" or "every") are the messages to append after this turn's answer, one list a further turn; `given_next`
+    (turns = "every") the answers to those further turns, one each.
     """
 
     sample_id: str
@@ -43,6 +44,7 @@ class Prompt:
     source_row: str = ""
     follow_ups: Sequence[Sequence[dict[str, Any]]] = ()
     given: Given | None = None
+    given_next: Sequence[Given] = ()
 
     @property
     def key(self) -> tuple[str, int]:

@@ -624,6 +624,27 @@ def test_a_chain_answers_every_turn_on_the_models_own_answers_and_resumes_in_the
     run(tmp_path, story, campaign=a_campaign(a_dataset(turns="chain")))
 
 
+def test_an_import_of_every_turn_files_one_answer_a_turn_and_a_second_run_files_none(tmp_path: Path) -> None:
+    answers = [Given({"role": "assistant", "content": text}, output_ids=(k,)) for k, text in enumerate(("a", "b", "c"))]
+    follow_ups = (({"role": "user", "content": "second"},), ({"role": "user", "content": "third"},))
+
+    async def story(d: Desk, server: FakeOpenRouter) -> None:
+        trajectories = [
+            a_prompt("first", n, follow_ups=follow_ups, given=answers[0], given_next=tuple(answers[1:])) for n in (0, 16)
+        ]
+        (result,) = await d.collect(server, d.job(trajectories))
+        assert (result.selected, result.finished, result.failed, result.complete) == (6, 6, 0, True)
+        assert [(int(a.sample_id, 16), a.turn, len(a.request["messages"])) for a in d.answers()] == [
+            (n, k, 2 * k + 1) for n in (0, 16) for k in range(3)
+        ]
+        assert d.answers()[2].request["messages"][1:4:2] == [answers[0].message, answers[1].message]
+        assert [json.loads(a.body)["choices"][0]["token_ids"] for a in d.answers()[:3]] == [[0], [1], [2]]
+        assert (await d.collect(server, d.job(trajectories)))[0] == result
+        assert len(d.answers()) == 6 and server.requests == []
+
+    run(tmp_path, story, campaign=a_campaign(a_dataset(backend="import", turns="every")))
+
+
 def test_the_default_pace_bounds_an_absurd_retry_after() -> None:
     assert collector.DEFAULT_PACE.retry_after_most <= 300
 

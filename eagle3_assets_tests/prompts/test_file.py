@@ -205,6 +205,29 @@ def test_a_chain_carries_its_follow_ups(tmp_path: Path, make_campaign: MakeCampa
     assert prompt.follow_ups[0][0]["content"] == "4 C" and prompt.follow_ups[0][0]["for_call"]["name"] == "w"
 
 
+def test_an_import_of_every_turn_carries_all_answers_and_two_answers_to_one_task_are_two_samples(
+    tmp_path: Path, make_campaign: MakeCampaign
+) -> None:
+    other = conversation(0)
+    other["messages"][3]["content"] = "warm"
+    twice = [conversation(0), other, conversation(0)]
+    marked = conversation(1)
+    marked["messages"][1]["content"] = "<|im_end|>"  # in the history of the second turn
+    write_jsonl(tmp_path / "rows.jsonl", [*twice, marked])
+    campaign, out = make_campaign(CHAT.format(backend="import", turns="every")), tmp_path / "b3_magicoder.parquet"
+    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    assert numbers["set_aside"] == {"control_marker": 1, "duplicate": 1} and numbers["selected"] == 2
+    prompts = read_prompts(out)
+    assert len({p.sample_id for p in prompts}) == 2
+    for prompt in prompts:
+        assert prompt.turn == 0 and [m["role"] for m in prompt.messages] == ["user"] and prompt.given is not None
+        assert prompt.follow_ups == [[{"role": "tool", "tool_call_id": "c1", "content": "4 C"}]]
+        assert prompt.given.message["tool_calls"][0]["id"] == "c1" and prompt.given.output_ids is None
+        (last,) = prompt.given_next
+        assert last.message["content"] in ("four", "warm") and last.output_ids == tuple(range(9)) and last.finish_reason == "stop"
+        assert prompt.expected_tokens > 9  # the ids of the last answer, and an estimate of the first
+
+
 def test_the_inputs_change_with_what_decides_the_content_and_with_nothing_else(
     tmp_path: Path, make_campaign: MakeCampaign
 ) -> None:

@@ -191,7 +191,7 @@ def test_glaive_text_becomes_tools_calls_and_results() -> None:
 def test_ids_and_finish_reason_of_existing_answers_are_kept() -> None:
     row = {"messages": [{"role": "user", "content": "x"}], "o": [1, 2], "p": "[3]", "f": "length"}
     got = mapped(row, kind="messages", output_ids="o", prompt_ids="p", finish_reason="f")
-    assert (got.output_ids, got.prompt_ids, got.finish_reason) == ((1, 2), (3,), "length")
+    assert (got.final.output_ids, got.final.prompt_ids, got.final.finish_reason) == ((1, 2), (3,), "length")
     for bad in ([1, -1], [1.0], [True], {"a": 1}, [2**31], "x"):
         assert reason({**row, "o": bad}, kind="messages", output_ids="o") in ("bad_ids", "not_json")
 

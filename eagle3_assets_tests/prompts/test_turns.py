@@ -10,7 +10,7 @@ from eagle3_assets.campaign import Mapping
 from eagle3_assets.prompts.mapping import Conversation, map_row
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.set_aside import BadRow
-from eagle3_assets.prompts.turns import FOR_CALL, Turn, cut_turn, given_answer, next_turn
+from eagle3_assets.prompts.turns import FOR_CALL, Turn, cut_turn, given_answers, given_turn, next_turn
 
 
 def talk(*messages: dict[str, Any], **columns: Any) -> Conversation:
@@ -73,13 +73,13 @@ def test_a_conversation_without_a_user_has_no_first_turn() -> None:
 
 def test_an_import_takes_the_final_message_or_the_ids_and_nothing_else() -> None:
     turn = cut_turn(TWO_TURNS, "last")
-    assert given_answer(TWO_TURNS, turn).message == said("b")
+    assert given_answers(TWO_TURNS, turn)[0].message == said("b")
     only_ids = talk(user("1"), o=[5, 6])
-    given = given_answer(only_ids, cut_turn(only_ids, "last"))
+    (given,) = given_answers(only_ids, cut_turn(only_ids, "last"))
     assert given.output_ids == (5, 6) and given.message == said("")
     for nothing in (talk(user("1")), talk(user("1"), said(""))):
         with pytest.raises(BadRow) as caught:
-            given_answer(nothing, cut_turn(nothing, "last"))
+            given_answers(nothing, cut_turn(nothing, "last"))
         assert caught.value.reason == "no_answer"
 
 
@@ -147,3 +147,67 @@ def test_a_result_without_a_call_in_the_source_never_matches() -> None:
     lost = chain(talk(user("1"), said("a"), result("gone", "4 C"), said("b")))
     assert lost.follow_ups[0][0][FOR_CALL] is None
     assert next_turn(lost, called("w", "{}", "x")) is None
+
+
+# ---------------------------------------------------------------------------------------------------- every answer of an import
+def every(conversation: Conversation) -> list[Prompt]:
+    """The turns of a trajectory, one after the other."""
+    turn = cut_turn(conversation, "every")
+    given, *later = given_answers(conversation, turn)
+    prompt: Prompt | None = Prompt(
+        sample_id="0" * 32,
+        dataset="d",
+        turn=turn.number,
+        shard="00",
+        rank=0,
+        messages=turn.history,
+        tools=None,
+        expected_tokens=7,
+        follow_ups=turn.follow_ups,
+        given=given,
+        given_next=tuple(later),
+    )
+    prompts = []
+    while prompt is not None:
+        prompts.append(prompt)
+        prompt = given_turn(prompt)
+    return prompts
+
+
+def test_every_turn_of_a_trajectory_is_an_answer_to_all_that_stood_before_it() -> None:
+    prompts = every(LOOP)
+    messages = LOOP.messages
+    assert [(p.turn, len(p.messages)) for p in prompts] == [(0, 1), (1, 3), (2, 5)]
+    assert all(tuple(p.messages) == messages[: len(p.messages)] for p in prompts)
+    assert [p.given.message for p in prompts if p.given] == [messages[1], messages[3], messages[5]]
+    assert sum(p.expected_tokens for p in prompts) == 7
+
+
+def test_what_follows_the_last_answer_is_dropped_unless_ids_answer_it() -> None:
+    assert len(every(talk(*LOOP.messages, user("and?")))) == 3
+    answered = every(talk(*LOOP.messages, user("and?"), o=[5, 6]))
+    assert len(answered) == 4 and answered[-1].messages[-1] == user("and?")
+    assert [p.given.output_ids for p in answered if p.given] == [None, None, None, (5, 6)]
+    for nothing in (talk(user("1")), talk(user("1"), said(""), user("2"), said(""))):
+        with pytest.raises(BadRow) as caught:
+            given_answers(nothing, cut_turn(nothing, "every"))
+        assert caught.value.reason == "no_answer"
+
+
+def test_ids_of_each_answer_stand_in_its_message_or_in_a_column_of_lists() -> None:
+    marked = [{**m, "o": [k, k]} if m["role"] == "assistant" else m for k, m in enumerate(LOOP.messages)]
+    mapping = Mapping(kind="messages", output_ids="o", finish_reason="f")
+    in_messages = map_row({"messages": marked}, mapping)
+    in_column = map_row({"messages": list(LOOP.messages), "o": [[1, 1], None, [5, 5]], "f": ["stop", None, "length"]}, mapping)
+    assert [p.given.output_ids for p in every(in_messages) if p.given] == [(1, 1), (3, 3), (5, 5)]
+    assert [p.given.output_ids for p in every(in_column) if p.given] == [(1, 1), None, (5, 5)]
+    assert [p.given.finish_reason for p in every(in_column) if p.given] == ["stop", None, "length"]
+    final = given_answers(in_messages, cut_turn(in_messages, "last"))
+    assert [g.output_ids for g in final] == [(5, 5)]
+    one = map_row(
+        {"messages": marked, "o": [9]}, mapping
+    )  # one value of the row is the final answer's, and goes over its message's
+    assert [p.given.output_ids for p in every(one) if p.given] == [(1, 1), (3, 3), (9,)]
+    with pytest.raises(BadRow) as caught:
+        map_row({"messages": list(LOOP.messages), "o": [[1], [2]]}, mapping)
+    assert caught.value.reason == "bad_ids"
