@@ -5,12 +5,13 @@ Belongs here: wording and layout of `README.md`. Does not belong here: choosing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.review.admission import REASONS as DROPPED
+from eagle3_assets.corpus.order import DROP_REASONS
+from eagle3_assets.handoff.policy import REFUSALS
 from eagle3_assets.review.page import escape_markdown
 from eagle3_assets.store import write_bytes
 
@@ -27,26 +28,35 @@ GRADES = {  # design section 5
 
 
 def write_card(
-    path: Path, campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], refusals: Mapping[str, str]
+    path: Path, campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], *, what: str, use: Sequence[str]
 ) -> None:
-    """Write the card. `corpus` is corpus/manifest.json, `numbers` those of the export, `refusals` reason -> meaning."""
-    write_bytes(path, render_card(campaign, corpus, numbers, refusals).encode())
+    """Write the card. `corpus` is corpus/manifest.json, `numbers` those of the export, `use` paragraphs on the files."""
+    write_bytes(path, render_card(campaign, corpus, numbers, what=what, use=use).encode())
 
 
-def render_card(campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], refusals: Mapping[str, str]) -> str:
+def render_card(
+    campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], *, what: str, use: Sequence[str]
+) -> str:
     """The card as markdown with the hub's front matter. No times: equal input gives equal bytes."""
     e = escape_markdown
-    target, sampling = campaign.target, campaign.sampling
+    model = e(campaign.target.model)
     lines = [
-        "---", "license: other", "task_categories:", "- text-generation", "tags:", "- eagle3", "- pre-tokenized", "---", "",
-        f"# Pre-tokenised answers of {e(target.model)}", "",
+        "---", "license: other", "task_categories:", "- text-generation", "tags:", "- eagle3", "- speculative-decoding", "---", "",
+        f"# {what} of {model}", "",
         f"{numbers['rows']:,} rows, {numbers['tokens']:,} tokens, {numbers['supervised_tokens']:,} of them supervised: answers "
-        f"that {e(target.model)} sampled, as the token ids that it produced by the evidence of each row's grade, for training an "
+        f"that {model} sampled, as the token ids that it produced by the evidence of each row's grade, for training an "
         "EAGLE-3 drafter.", "",
-        "`tokens.jsonl`, one object a line: `id` (sample id / assistant turn), `dataset`, `grade`, `input_ids`, `loss_mask` "
-        "(1 on ids that the target generated; unshifted). `speculators prepare-data --data tokens.jsonl` and SpecForge's "
-        "`data.prompts_path` read it as it is.", "",
-        "## Sources", "", "| dataset | source | revision | licence | answered by | rows | tokens | supervised |",
+        *(line for paragraph in use for line in (paragraph, "")),
+    ]  # fmt: skip
+    lines += [*_sources(campaign, numbers), *_statistics(numbers), *_grades(numbers), *_left_out(corpus, numbers)]
+    return "\n".join([*lines, *_provenance(campaign, corpus)]) + "\n"
+
+
+def _sources(campaign: Campaign, numbers: Mapping[str, Any]) -> list[str]:
+    e = escape_markdown
+    lines = [
+        "## Sources", "", "Each row stays under the licence of its source; the answers are the target model's.", "",
+        "| dataset | source | revision | licence | answered by | rows | tokens | supervised |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for d in campaign.dataset:
@@ -57,23 +67,64 @@ def render_card(campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[
         cells = (d.name, where, d.source.revision or "local", d.licence or "not stated", d.backend)
         counts = (facts["rows"], facts["tokens"], facts["supervised_tokens"])
         lines.append("| " + " | ".join([*(e(c) for c in cells), *(f"{n:,}" for n in counts)]) + " |")
-    lines += ["", "## Grades", "", "How each row's ids are known:", "", "| grade | meaning | rows |", "| --- | --- | --- |"]
+    return lines
+
+
+def _statistics(numbers: Mapping[str, Any]) -> list[str]:
+    rows, tokens = numbers["rows"], numbers["tokens"]
+    splits = ", ".join(f"{split} {n:,}" for split, n in numbers["splits"].items() if n)
+    return ["", "## Statistics", "", f"- tokens a row: mean {tokens / rows:,.1f}, longest {numbers['longest']:,}",
+            f"- supervised: {numbers['supervised_tokens'] / tokens:.1%} of the tokens", f"- rows by split: {splits}"]  # fmt: skip
+
+
+def _grades(numbers: Mapping[str, Any]) -> list[str]:
+    lines = ["", "## Grades", "", "How each row's ids are known:", "", "| grade | meaning | rows |", "| --- | --- | --- |"]
     for grade, meaning in GRADES.items():
         rows = sum(facts["grades"].get(grade, 0) for facts in numbers["datasets"].values())
         if rows:
             lines.append(f"| {grade} | {meaning} | {rows:,} |")
-    lines += ["", "## Left out", "", "| reason | meaning | rows |", "| --- | --- | --- |"]
-    lines += [f"| {r} | {e(refusals[r])} | {n:,} |" for r, n in numbers["refused"].items()]
-    dropped = corpus["rows"]["dropped"]
-    lines += [f"| {r} | dropped from the corpus: {e(DROPPED.get(r, r))} | {n:,} |" for r, n in dropped.items()]
-    lines += [
+    return lines
+
+
+def _left_out(corpus: Mapping[str, Any], numbers: Mapping[str, Any]) -> list[str]:
+    e = escape_markdown
+    lines = ["", "## Left out", "", "| reason | meaning | rows |", "| --- | --- | --- |"]
+    lines += [f"| {r} | {e(REFUSALS[r])} | {n:,} |" for r, n in numbers["refused"].items()]
+    return [
+        *lines,
+        *(
+            f"| {r} | dropped from the corpus: {e(DROP_REASONS.get(r, r))} | {n:,} |"
+            for r, n in corpus["rows"]["dropped"].items()
+        ),
+    ]
+
+
+def _provenance(campaign: Campaign, corpus: Mapping[str, Any]) -> list[str]:
+    e, sampling = escape_markdown, campaign.sampling
+    return [
         "", "## Provenance", "",
-        f"- campaign `{campaign.name}`, seed {campaign.campaign.seed}, tokenizer profile `{target.profile}`, "
+        f"- campaign `{campaign.name}`, seed {campaign.campaign.seed}, tokenizer profile `{campaign.target.profile}`, "
         f"corpus `{corpus['digest']}`",
         f"- sampling: temperature {sampling.temperature}, top_p {sampling.top_p}, max_tokens {sampling.max_tokens} "
         "unless a dataset says otherwise",
         f"- admitted to the corpus: {', '.join(campaign.corpus.grades)} with p_exact >= {campaign.corpus.min_p_exact:g}",
+        *_shaping(campaign),
         f"- handed on: {', '.join(campaign.handoff.grades)}",
+        *(f"- waived: {e(str(dict(w)))}" for w in corpus["waived"]),
     ]  # fmt: skip
-    lines += [f"- waived: {e(str(dict(w)))}" for w in corpus["waived"]]
-    return "\n".join(lines) + "\n"
+
+
+def _shaping(campaign: Campaign) -> list[str]:
+    """What the corpus did to rows besides admitting them."""
+    policy, lines = campaign.corpus, []
+    if policy.max_length is not None:
+        lines.append(
+            f"- rows longer than {policy.max_length:,} ids: {'cut, without an end' if policy.too_long == 'cut' else 'dropped'}"
+        )
+    if policy.near_duplicates:
+        lines.append(f"- near-duplicates: responses from a Jaccard index of {policy.near_duplicates:g} on count once")
+    if policy.validation_share:
+        lines.append(
+            f"- validation: {policy.validation_share:.1%} of the groups; no prompt, conversation or near-duplicate is on both sides"
+        )
+    return lines

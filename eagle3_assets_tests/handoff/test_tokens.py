@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_a_failed_export_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.M
     export_tokens(campaign, store)
     before = {p.name: p.read_bytes() for p in store.handoff_tokens.iterdir()}
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tokens, "write_card", full)
@@ -127,6 +128,7 @@ def test_a_failed_export_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.M
         lambda lines: [lines[1], lines[0], *lines[2:]],
         lambda lines: [lines[0].replace('"input_ids":[', '"input_ids":[1,'), *lines[1:]],
         lambda lines: [lines[0].replace('"loss_mask":[0', '"loss_mask":[1'), *lines[1:]],
+        lambda lines: [line.replace('"grade":"B1"', '"grade":"A0"', 1) for line in lines],
         lambda lines: ["{torn", *lines[1:]],
         lambda lines: ["[]", *lines[1:]],
     ],
@@ -139,6 +141,22 @@ def test_a_line_that_differs_from_its_row_is_found(tmp_path: Path, change: Any) 
     path.write_text("".join(f"{line}\n" for line in change(path.read_text().splitlines())))
     found = judge_handoff_tokens(campaign, store)[0]
     assert found.stops and found.check == "rows_match_corpus"
+
+
+def test_validation_rows_are_kept_out_of_what_the_trainers_read(tmp_path: Path) -> None:
+    campaign, store = tiny_campaign(corpus={"validation_share": 0.3}), Store(tmp_path)
+    corpus = corpus_of(campaign, store, [make_row(i) for i in range(40)])
+    numbers = export_tokens(campaign, store).numbers
+    packed = gzip.decompress((store.handoff_tokens / "validation.jsonl.gz").read_bytes()).splitlines()
+    held_out = {f"{p.sample_id}/{p.turn}" for p in corpus if p.split == "validation"}
+    assert {json.loads(line)["id"] for line in packed} == held_out and 0 < len(held_out) < 40
+    assert {line["id"] for line in lines_of(store)} == {f"{p.sample_id}/{p.turn}" for p in corpus} - held_out
+    assert numbers["splits"] == {"train": 40 - len(held_out), "validation": len(held_out)}
+    # speculators reads every .json and .jsonl below a folder
+    assert [p.name for p in store.handoff_tokens.rglob("*") if p.suffix in (".json", ".jsonl")] == ["tokens.jsonl"]
+    assert judge_handoff_tokens(campaign, store)[0].passed
+    (store.handoff_tokens / "validation.jsonl.gz").write_bytes(gzip.compress(b"\n".join(packed[1:]) + b"\n"))
+    assert judge_handoff_tokens(campaign, store)[0].stops
 
 
 def test_a_missing_export_fails_its_check(tmp_path: Path) -> None:
