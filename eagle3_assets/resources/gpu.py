@@ -10,24 +10,51 @@ from eagle3_assets.campaign import Campaign
 
 if TYPE_CHECKING:
     from eagle3_assets.states.extractors.interface import Extractor
+    from eagle3_assets.states.part_job import PartWriter
 
 
 class GpuResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The extraction engine: weights, device, dtype, batch. Building it loads the model, once for any number of partitions."""
+    """The extraction engine: weights, devices, dtype, batch. Building it loads the model, once for any number of partitions.
+
+    What is changed here (in the launchpad) counts for this run: where the model runs, never what it is.
+    """
 
     engine: str
     weights: str
     device: str
+    devices: list[str]
     dtype: str
     batch_tokens: int
+    tensor_parallel: int
+    workers: int
+    urls: list[str]
 
     @classmethod
     def of(cls, campaign: Campaign) -> GpuResource:
         x = campaign.extraction
-        return cls(engine=x.engine, weights=campaign.target.weights, device=x.device, dtype=x.dtype, batch_tokens=x.batch_tokens)
+        return cls(
+            engine=x.engine, weights=campaign.target.weights, device=x.device, devices=list(x.devices), dtype=x.dtype,
+            batch_tokens=x.batch_tokens, tensor_parallel=x.tensor_parallel, workers=x.workers, urls=list(x.urls),
+        )  # fmt: skip
 
-    def extractor(self, campaign: Campaign) -> Extractor:
-        """Load the model. Raises StateError (missing weights, sizes that differ from the campaign's target)."""
-        from eagle3_assets.states.extractors import open_extractor
+    def extractor(self, campaign: Campaign) -> Extractor | PartWriter:
+        """Load the model (or start the pool of workers that do). Raises StateError (missing weights, sizes that differ from the campaign's
+        target, a setting of this resource that would make other states than the campaign's)."""
+        from eagle3_assets.errors import StateError
+        from eagle3_assets.states.extractors import open_engine
 
-        return open_extractor(campaign)
+        x = campaign.extraction
+        for name, mine, theirs in (
+            ("weights", self.weights, campaign.target.weights),
+            ("dtype", self.dtype, x.dtype),
+            ("engine", self.engine, x.engine),
+        ):
+            if mine != theirs:
+                raise StateError(
+                    f"resource gpu: {name} = {mine!r}, the campaign says {theirs!r}: it decides the states, so change it there"
+                )
+        here = {
+            "device": self.device, "devices": tuple(self.devices), "batch_tokens": self.batch_tokens,
+            "tensor_parallel": self.tensor_parallel, "workers": self.workers, "urls": tuple(self.urls),
+        }  # fmt: skip
+        return open_engine(campaign.model_copy(update={"extraction": x.model_copy(update=here)}))

@@ -117,6 +117,12 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
         raise StateError(f"layers {list(layers)}: expected rising numbers, each once (low < mid < high); set extraction.layers")
 
 
+def require_prenorm(final: str) -> None:
+    """Refuse any other final state than the one before the norm. Raises StateError."""
+    if final != FINAL:
+        raise StateError(f"final = {final!r}: the final state is stored before the norm ({FINAL!r}); apply final_norm at export")
+
+
 def require_convention(convention: object, final: object, where: str) -> None:
     """Refuse states whose convention this program does not know. Raises StateError naming `where`."""
     if (convention, final) not in KNOWN_CONVENTIONS:

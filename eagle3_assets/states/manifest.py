@@ -14,7 +14,7 @@ from eagle3_assets.errors import StateError, StoreError
 from eagle3_assets.states.final_norm import FILE_NAME as FINAL_NORM_FILE
 from eagle3_assets.states.layers import SLOTS, require_convention
 from eagle3_assets.states.part import SCHEMA_VERSION, PartSpec, read_record, record_path
-from eagle3_assets.states.state_part import StatePart
+from eagle3_assets.states.state_part import MissingRow, StatePart
 from eagle3_assets.store import digest_file, read_json, write_json
 
 FILE_NAME = "manifest.json"
@@ -33,6 +33,7 @@ class PartitionManifest:
     tokens: int
     corpus_part_digest: str
     samples: tuple[tuple[str, int], ...]
+    missing: tuple[MissingRow, ...]
     files: tuple[dict[str, Any], ...]
     final_norm: dict[str, Any]
     raw: dict[str, Any]
@@ -82,6 +83,7 @@ def write_manifest(
             "num_hidden_layers": spec.num_hidden_layers,
             "hidden_size": spec.hidden_size,
             "dtype": spec.dtype,
+            "compress": spec.compress,
             "final_norm": {"file": norm.name, "bytes": norm.stat().st_size, "xxh3": digest_file(norm)},
             "corpus_part_digest": corpus_part_digest,
             "self_test": self_test,
@@ -98,6 +100,8 @@ def write_manifest(
                 for p in parts
             ],
             "samples": [[row.sample_id, row.turn] for p in parts for row in p.rows],
+            # rows of the corpus part that are in no part, and why
+            "missing": [[row.sample_id, row.turn, row.index, row.reason] for p in parts for row in p.missing],
         },
     )
     return path
@@ -123,6 +127,7 @@ def read_partition(folder: Path) -> PartitionManifest:
             tokens=raw["tokens"],
             corpus_part_digest=raw["corpus_part_digest"],
             samples=tuple((sample_id, turn) for sample_id, turn in raw["samples"]),
+            missing=tuple(MissingRow(*row) for row in raw["missing"]),
             files=tuple(raw["parts"]),
             final_norm=raw["final_norm"],
             raw=raw,

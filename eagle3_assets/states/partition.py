@@ -1,7 +1,8 @@
 """One partition `hidden_states/<shard>/`: planned, extracted part by part, resumed part by part, committed by its manifest.
 
-Belongs here: cutting a corpus part into state parts, resume, the disk guard, the order of commits, what makes states current.
-Does not belong here: the part's bytes (`part.py`), the engine (`extractors/`), the lock on the device (the caller holds it).
+Belongs here: cutting a corpus part into state parts, resume, the order of commits, what makes states current.
+Does not belong here: the part's bytes (`part.py`), how rows are captured (`part_job.py`, `capture.py`), engines (`extractors/`), the
+lock on the device (the caller holds it).
 
 A part that is committed (record renamed last, same fingerprint, file of the stated size) is kept; anything else is done again.
 So a `kill -9` or a full disk costs the open part and never a wrong row.
@@ -10,10 +11,9 @@ So a `kill -9` or a full disk costs the open part and never a wrong row.
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -21,22 +21,18 @@ import xxhash
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError, StoreError
+from eagle3_assets.review.table import check_named
+from eagle3_assets.states.disk import require_room
 from eagle3_assets.states.extractors.interface import Extractor
 from eagle3_assets.states.final_norm import FILE_NAME as FINAL_NORM_FILE
 from eagle3_assets.states.final_norm import save_final_norm
 from eagle3_assets.states.layers import CONVENTION, FINAL, check_layers
 from eagle3_assets.states.manifest import FILE_NAME as MANIFEST_FILE
 from eagle3_assets.states.manifest import read_partition, write_manifest
-from eagle3_assets.states.part import SCHEMA_VERSION, PartSpec, file_bytes, part_name, read_record, record_path, write_part
-from eagle3_assets.states.self_test import require_sound, run_self_test
+from eagle3_assets.states.part import SCHEMA_VERSION, PartSpec, file_bytes, part_name, read_record, record_path
+from eagle3_assets.states.part_job import InProcess, PartJob, PartWriter, job_tokens
 from eagle3_assets.states.state_part import StatePart
 from eagle3_assets.store import Store, commit, digest_json, is_current, manifest_path
-
-if TYPE_CHECKING:
-    import torch
-
-WINDOW_BATCHES = 4  # rows are handed to the engine in windows of this many batches, so that it can sort them by length
-DISK_RESERVE_BYTES = 32 * 2**20  # records, manifests, and what else the file system needs
 
 
 def state_inputs(campaign: Campaign, corpus_part_digest: str, model_fingerprint: str) -> dict[str, Any]:
@@ -45,12 +41,13 @@ def state_inputs(campaign: Campaign, corpus_part_digest: str, model_fingerprint:
         "schema": SCHEMA_VERSION,
         "corpus_part": corpus_part_digest,
         "model": model_fingerprint,
-        "engine": campaign.extraction.engine,
+        "engine": campaign.extraction.capture_engine,
         "model_dtype": campaign.target.dtype,
         "convention": CONVENTION,
         "final": FINAL,
         "layers": list(campaign.layers),
         "dtype": campaign.extraction.dtype,
+        "compress": campaign.extraction.compress,
         "part_bytes": campaign.extraction.part_bytes,
     }
 
@@ -81,7 +78,7 @@ def write_partition(
     store: Store,
     shard: str,
     packs: Sequence[Pack],
-    extractor: Extractor,
+    extractor: Extractor | PartWriter,
     *,
     corpus_part_digest: str | None = None,
     on_tokens: Callable[[int], None] | None = None,
@@ -89,44 +86,82 @@ def write_partition(
     """Extract one corpus part into `hidden_states/<shard>/` and commit it. Returns its figures (plain JSON).
 
     `corpus_part_digest`: the digest that the caller also gives to `state_inputs` (default: `packs_digest(packs)`). `on_tokens` is
-    called with the number of tokens written since the last call, kept parts included. Raises StateError: failed self-test,
-    unsound states, no room on the disk; parts committed by then stay and are kept by the next run.
+    called with the number of tokens done since the last call, kept parts included. Raises StateError: failed self-test, unsound
+    states, too many rows that are not finite, no room on the disk; parts committed by then stay and are kept by the next run.
     """
-    facts = extractor.describe()
+    writer: PartWriter = InProcess(extractor) if isinstance(extractor, Extractor) else extractor
+    facts = writer.describe()
     spec = _spec(campaign, shard, facts)
     digest = corpus_part_digest or packs_digest(packs)
     inputs = state_inputs(campaign, digest, facts["fingerprint"])
     folder = store.states(shard)
-    plan = _plan(folder, spec, packs, campaign.extraction.part_bytes, inputs)
-    kept = {number: part for number, (_, _, part) in enumerate(plan) if part is not None}
+    jobs = _plan(campaign, folder, spec, packs, inputs)
+    parts = {job.number: part for job in jobs if (part := _committed(job.path, job.fingerprint)) is not None}
+    kept = len(parts)
     report = on_tokens or (lambda tokens: None)
-    report(sum(part.tokens for part in kept.values()))
-    if len(kept) == len(plan) and is_current(folder, inputs) and _manifest_stands(folder):
-        return _figures(spec, list(kept.values()), len(plan))
+    report(sum(job_tokens(job) for job in jobs if job.number in parts))
+    if kept == len(jobs) and is_current(folder, inputs) and _manifest_stands(folder):
+        return _figures(spec, list(parts.values()), kept)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder, {part_name(number) for number in kept})
-        _guard_disk(folder, sum(file_bytes(spec, [len(p.input_ids) for p in rows]) for rows, _, part in plan if part is None))
-        self_test = run_self_test(extractor, spec.layers, spec.dtype)
-        save_final_norm(folder / FINAL_NORM_FILE, extractor.final_norm())
-        parts = []
-        for number, (rows, fingerprint, part) in enumerate(plan):
-            if part is None:
-                states = _capture(extractor, spec, rows, WINDOW_BATCHES * campaign.extraction.batch_tokens, report)
-                part = write_part(folder / f"{part_name(number)}.safetensors", spec, rows, states, fingerprint)
-            parts.append(part)
-        manifest = write_manifest(folder, spec, parts, corpus_part_digest=digest, model=facts, self_test=self_test)
-        figures = _figures(spec, parts, len(kept))
-        numbers = {k: figures[k] for k in ("rows", "tokens", "bytes", "parts")}
-        commit(
-            folder,
-            files=[manifest, folder / FINAL_NORM_FILE],
-            inputs=inputs,
-            numbers=numbers,
-            known={part.path: part.xxh3 for part in parts},
-        )
+        _clear(folder, {part_name(number) for number in parts})
+        to_do = [job for job in jobs if job.number not in parts]
+        planned = sum(file_bytes(spec, [len(p.input_ids) for p in job.packs]) for job in to_do)
+        require_room(folder, planned, _low_water_bytes(campaign))
+        self_test = writer.prove(spec.layers, spec.dtype)
+        save_final_norm(folder / FINAL_NORM_FILE, writer.final_norm())
+        allowed = allowed_missing(len(packs))
+        for number, part in writer.write_parts(to_do, report):
+            parts[number] = part
+            _require_few_missing(spec, parts, allowed)
+        _require_few_missing(spec, parts, allowed)
+        figures = _commit(folder, spec, [parts[job.number] for job in jobs], digest, facts, self_test, inputs, kept)
     except (StoreError, OSError) as error:
         raise StateError(f"hidden_states {shard}: {error}; committed parts are kept") from None
+    return figures
+
+
+def allowed_missing(rows: int) -> int:
+    """Rows of a partition of `rows` that may be left out because they are not finite: the check's share, and at least one."""
+    return max(1, int(check_named("hidden_states", "finite").max_share * rows))
+
+
+def _low_water_bytes(campaign: Campaign) -> int:
+    return int(campaign.extraction.low_water_gb * 1e9)
+
+
+def _require_few_missing(spec: PartSpec, parts: dict[int, StatePart], allowed: int) -> None:
+    missing = [row for _, part in sorted(parts.items()) for row in part.missing]
+    if len(missing) > allowed:
+        first = missing[0]
+        raise StateError(
+            f"hidden_states {spec.shard}: {len(missing)} rows are not finite, {allowed} may be left out; the first is {first.sample_id} "
+            f"turn {first.turn}: {first.reason}; look at the model's dtype and at these rows"
+        )
+
+
+def _commit(
+    folder: Path,
+    spec: PartSpec,
+    parts: Sequence[StatePart],
+    digest: str,
+    facts: dict[str, Any],
+    self_test: dict[str, Any],
+    inputs: dict[str, Any],
+    kept: int,
+) -> dict[str, Any]:
+    """The partition's manifest, then the commit beside the folder: from here on it is believed."""
+    for leftover in folder.glob("*.tmp"):  # of a worker that was killed while its part was done by another
+        leftover.unlink(missing_ok=True)
+    manifest = write_manifest(folder, spec, parts, corpus_part_digest=digest, model=facts, self_test=self_test)
+    figures = _figures(spec, parts, kept)
+    commit(
+        folder,
+        files=[manifest, folder / FINAL_NORM_FILE],
+        inputs=inputs,
+        numbers={k: figures[k] for k in ("rows", "tokens", "bytes", "parts", "rows_missing")},
+        known={part.path: part.xxh3 for part in parts},
+    )
     return figures
 
 
@@ -146,13 +181,12 @@ def _spec(campaign: Campaign, shard: str, facts: dict[str, Any]) -> PartSpec:
         hidden_size=facts["hidden_size"],
         dtype=campaign.extraction.dtype,
         model_fingerprint=facts["fingerprint"],
+        compress=campaign.extraction.compress,
     )
 
 
-def _plan(
-    folder: Path, spec: PartSpec, packs: Sequence[Pack], part_bytes: int, inputs: dict[str, Any]
-) -> list[tuple[Sequence[Pack], str, StatePart | None]]:
-    """(rows, fingerprint, committed part or None) for each part."""
+def _plan(campaign: Campaign, folder: Path, spec: PartSpec, packs: Sequence[Pack], inputs: dict[str, Any]) -> list[PartJob]:
+    """The parts of a partition, each with the fingerprint of all that decides it."""
     if not packs:
         raise StateError(f"hidden_states {spec.shard}: its corpus part holds no rows; materialize corpus again")
     for pack in packs:
@@ -161,14 +195,28 @@ def _plan(
                 f"hidden_states {spec.shard}: corpus row {pack.sample_id} turn {pack.turn} has {len(pack.input_ids)} ids and "
                 f"{len(pack.loss_mask)} mask entries, expected as many, and at least one; materialize corpus again"
             )
-    plan = []
-    for number, cut in enumerate(plan_parts([len(p.input_ids) for p in packs], spec.bytes_per_token, part_bytes)):
+    jobs = []
+    for number, cut in enumerate(
+        plan_parts([len(p.input_ids) for p in packs], spec.bytes_per_token, campaign.extraction.part_bytes)
+    ):
         rows = packs[cut.start : cut.stop]
         # part_bytes decides the cut and nothing else, and the cut is in the digest of the rows
         decides = {k: v for k, v in inputs.items() if k != "part_bytes"}
         fingerprint = digest_json({**decides, "shard": spec.shard, "part": number, "rows": packs_digest(rows)})
-        plan.append((rows, fingerprint, _committed(folder / f"{part_name(number)}.safetensors", fingerprint)))
-    return plan
+        path = folder / f"{part_name(number)}.safetensors"
+        jobs.append(
+            PartJob(
+                number,
+                path,
+                spec,
+                rows,
+                fingerprint,
+                campaign.extraction.batch_tokens,
+                _low_water_bytes(campaign),
+                allowed_missing(len(packs)),
+            )
+        )
+    return jobs
 
 
 def _committed(path: Path, fingerprint: str) -> StatePart | None:
@@ -201,50 +249,6 @@ def _clear(folder: Path, keep: set[str]) -> None:
             file.unlink()
 
 
-def _guard_disk(folder: Path, planned_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < planned_bytes + DISK_RESERVE_BYTES:
-        raise StateError(
-            f"{folder}: extraction needs {planned_bytes / 1e9:.3f} GB and {free / 1e9:.3f} GB are free; nothing was started: "
-            "free space, or point EAGLE3_DATA at a larger disk"
-        )
-
-
-def _capture(
-    extractor: Extractor, spec: PartSpec, packs: Sequence[Pack], window_tokens: int, report: Callable[[int], None]
-) -> Iterator[torch.Tensor]:
-    """States of `packs` in order, a window of rows at a time; every row is checked before it is handed on."""
-    for window in _windows(packs, window_tokens):
-        token_lists = [tuple(int(i) for i in pack.input_ids) for pack in window]
-        first = f"hidden_states {spec.shard}: rows {window[0].sample_id} to {window[-1].sample_id}"
-        try:
-            captured = extractor.capture(token_lists, spec.layers)
-        except StateError as error:
-            raise StateError(f"{first}: {error}") from None
-        except (RuntimeError, MemoryError, OSError) as error:  # out of memory, a lost device
-            reason = (str(error) or type(error).__name__).splitlines()[0][:300]
-            raise StateError(f"{first}: the engine failed ({reason}); lower extraction.batch_tokens if it is memory") from error
-        if len(captured) != len(window):
-            raise StateError(f"{first}: the engine returned {len(captured)} rows, expected {len(window)}")
-        for pack, ids, row in zip(window, token_lists, captured, strict=True):
-            require_sound(
-                row, ids, spec.slots, spec.hidden_size, f"hidden_states {spec.shard}: row {pack.sample_id} turn {pack.turn}"
-            )
-            yield row.states
-            report(len(ids))
-
-
-def _windows(packs: Sequence[Pack], window_tokens: int) -> Iterator[list[Pack]]:
-    window: list[Pack] = []
-    for pack in packs:
-        if window and sum(len(p.input_ids) for p in window) + len(pack.input_ids) > window_tokens:
-            yield window
-            window = []
-        window.append(pack)
-    if window:
-        yield window
-
-
 def _figures(spec: PartSpec, parts: Sequence[StatePart], kept: int) -> dict[str, Any]:
     return {
         "shard": spec.shard,
@@ -253,6 +257,7 @@ def _figures(spec: PartSpec, parts: Sequence[StatePart], kept: int) -> dict[str,
         "bytes": sum(p.bytes for p in parts),
         "parts": len(parts),
         "parts_kept": kept,
+        "rows_missing": sum(len(p.missing) for p in parts),
         "layers": list(spec.layers),
         "dtype": spec.dtype,
         "model_fingerprint": spec.model_fingerprint,

@@ -1,4 +1,18 @@
-"""Random access to a partition's rows: memory-mapped, nothing copied, nothing parsed but headers.
+"""Random access to a partition's rows: memory-mapped, nothing copied, nothing parsed but headers. Public API.
+
+    from eagle3_assets import states
+
+    s = states.open("data/demo/hidden_states/00000")
+    len(s), s.layers                     # rows; (low, mid, high) as E_k
+    row = s[17]                          # by number, in corpus order
+    row = s["4be1..."]                   # by sample id; s["4be1...", 2] where a sample has several turns
+    row.hidden_states                    # torch [T, 4, H] bf16: low, mid, high, final before the norm; the mapped file itself
+    row.input_ids, row.loss_mask         # numpy int32 [T], uint8 [T], unshifted
+    s.final_norm.apply(row.hidden_states[:, 3])   # what the target's head reads
+    s.missing                            # {(sample id, turn): why its states were left out}
+
+Rows of lossless (compressed) parts are decoded when asked for, one row alone; all else is the same. Every process of a data loader
+shares the page cache; `States` is cheap to pickle (it reopens).
 
 Belongs here: `open`, `States`, `StateRow`. Does not belong here: checksums of parts (`verify.py`), trainers' formats (`handoff`).
 """
@@ -20,6 +34,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.final_norm import FinalNorm, load_final_norm
 from eagle3_assets.states.manifest import PartitionManifest, read_partition
 from eagle3_assets.states.part import read_header
+from eagle3_assets.states.planes import unpack_planes
 from eagle3_assets.states.state_part import StatePart
 from eagle3_assets.store import digest_file
 
@@ -32,8 +47,10 @@ _NUMPY_DTYPES = {"I64": "<i8", "I32": "<i4", "U8": "u1", "BF16": "<i2", "F32": "
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """One row; all arrays are views of the mapped file. `input_ids` int32 [T], `loss_mask` uint8 [T] (unshifted),
-    `raw` [T, 4, H]: fp32, or the bits of bf16 as int16."""
+    """One row; all arrays are views of the mapped file (`raw` of a lossless part is decoded memory).
+
+    `input_ids` int32 [T], `loss_mask` uint8 [T] (unshifted), `raw` [T, 4, H]: fp32, or the bits of bf16 as int16.
+    """
 
     sample_id: str
     turn: int
@@ -74,30 +91,53 @@ def map_part(part: StatePart) -> dict[str, npt.NDArray[Any]]:
     for name, tensor in tensors.items():
         dtype = np.dtype(_NUMPY_DTYPES[tensor.dtype])
         count = (tensor.end - tensor.start) // dtype.itemsize
-        arrays[name] = np.frombuffer(mapped, dtype, count, data_start + tensor.start).reshape(tensor.shape)
-    if arrays["input_ids"].shape != (part.tokens,) or arrays["hidden_states"].shape[0] != part.tokens:
-        raise StateError(
-            f"{part.path}: holds {arrays['input_ids'].shape[0]} tokens, expected {part.tokens}; materialize hidden_states again"
-        )
+        flat = np.frombuffer(mapped, dtype, count, data_start + tensor.start) if count else np.empty(0, dtype)
+        arrays[name] = flat.reshape(tensor.shape)
+    wanted: dict[str, tuple[int, ...]] = {
+        "input_ids": (part.tokens,),
+        "loss_mask": (part.tokens,),
+        "cu_seqlens": (len(part.rows) + 1,),
+    }
+    if part.compress == "none":
+        wanted["hidden_states"] = (part.tokens, len(part.layers) + 1, part.hidden_size)
+    for name, shape in wanted.items():
+        if name not in arrays or arrays[name].shape != shape:
+            found = arrays[name].shape if name in arrays else "none"
+            raise StateError(
+                f"{part.path}: {name} of shape {found}, expected {shape}; remove it and materialize hidden_states again"
+            )
     return arrays
 
 
 def rows_of(part: StatePart, arrays: dict[str, npt.NDArray[Any]]) -> Iterator[StateRow]:
     """The part's rows in corpus order."""
     for i in range(len(part.rows)):
-        yield _row(part, arrays, i)
+        yield row_of(part, arrays, i)
 
 
-def _row(part: StatePart, arrays: dict[str, npt.NDArray[Any]], i: int) -> StateRow:
+def row_of(part: StatePart, arrays: dict[str, npt.NDArray[Any]], i: int) -> StateRow:
+    """Row `i` of a mapped part."""
     row = part.rows[i]
     cut = slice(row.start, row.end)
-    return StateRow(
-        row.sample_id, row.turn, row.index, arrays["input_ids"][cut], arrays["loss_mask"][cut], arrays["hidden_states"][cut]
-    )
+    raw = arrays["hidden_states"][cut] if part.compress == "none" else _decode(part, arrays, i)
+    return StateRow(row.sample_id, row.turn, row.index, arrays["input_ids"][cut], arrays["loss_mask"][cut], raw)
+
+
+def _decode(part: StatePart, arrays: dict[str, npt.NDArray[Any]], i: int) -> npt.NDArray[Any]:
+    """Row `i` of a lossless part: [T, 4, H], fp32 or the bits of bf16. Only this row's bytes are read."""
+    ends = arrays["plane_bytes"].sum(axis=1).cumsum()
+    sizes, end = arrays["plane_bytes"][i].tolist(), int(ends[i])
+    shape = (part.rows[i].end - part.rows[i].start, len(part.layers) + 1, part.hidden_size)
+    data = arrays["hidden_planes"][end - sum(sizes) : end]
+    values = unpack_planes(data, sizes, int(np.prod(shape)), f"{part.path}: row {part.rows[i].sample_id}")
+    return (values if len(sizes) == 2 else values.view("<f4")).reshape(shape)
 
 
 class States:
-    """A committed partition: `len(states)` rows in corpus order; `states[3]`, `states["<sample id>"]`, `states["<id>", turn]`."""
+    """A committed partition: `len(states)` rows in corpus order; `states[3]`, `states["<sample id>"]`, `states["<id>", turn]`.
+
+    `missing`: {(sample id, turn): reason} of corpus rows that are in no part.
+    """
 
     def __init__(self, manifest: PartitionManifest) -> None:
         self.manifest = manifest
@@ -114,6 +154,10 @@ class States:
         self._maps: dict[int, dict[str, npt.NDArray[Any]]] = {}
         if len(self._where) != len(manifest.samples):
             raise StateError(f"{manifest.path}: {len(manifest.samples)} samples, but its parts hold {len(self._where)} rows")
+        self.missing = {(row.sample_id, row.turn): row.reason for row in manifest.missing}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.manifest.folder,)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -135,10 +179,11 @@ class States:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: int | str | tuple[str, int]) -> StateRow:
+        """Raises KeyError for a row that is not there (and says why, where it was left out), IndexError for a number beyond the end."""
         p, i = self._where[key if isinstance(key, int) else self._number(key)]
         if p not in self._maps:
             self._maps[p] = map_part(self.parts[p])
-        return _row(self.parts[p], self._maps[p], i)
+        return row_of(self.parts[p], self._maps[p], i)
 
     def _number(self, key: str | tuple[str, int]) -> int:
         sample_id, turn = (key, None) if isinstance(key, str) else key
@@ -146,7 +191,9 @@ class States:
         if len(found) == 1:
             return found[0]
         if not found:
-            raise KeyError(f"{self.manifest.folder}: holds no row {key!r}")
+            left_out = [why for (name, at), why in self.missing.items() if name == sample_id and turn in (None, at)]
+            why = f"its states were left out: {left_out[0]}" if left_out else "it is not in this corpus part"
+            raise KeyError(f"{self.manifest.folder}: holds no row {key!r}; {why}")
         turns = ", ".join(str(self.manifest.samples[n][1]) for n in found)
         raise KeyError(f"{self.manifest.folder}: row {sample_id!r} has turns {turns}; ask for (sample_id, turn)")
 

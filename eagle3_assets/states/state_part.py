@@ -1,4 +1,4 @@
-"""`StatePart`: one committed part of hidden states, as the next rooms see it. Only the type lives here (its file: `part.py`)."""
+"""`StatePart`: one committed part of hidden states, as the next rooms see it. Only the types live here (its file: `part.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ class PartRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRow:
+    """A corpus row that this part should hold and does not: why its states are not believed (they were not finite)."""
+
+    sample_id: str
+    turn: int
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatePart:
-    """`path` holds `hidden_states` [tokens, len(layers) + 1, hidden_size] in `dtype`: E_k for `layers`, then the pre-norm final.
+    """`path` holds `hidden_states` [tokens, len(layers) + 1, hidden_size] in `dtype`: E_k for `layers`, then the pre-norm final;
+    with `compress = "lossless"` the same values in compressed planes, row by row.
 
     `xxh3` is the checksum of the whole file; `fingerprint` is of everything that decided its content (corpus part, model, layers,
     dtype, rows).
@@ -38,3 +49,5 @@ class StatePart:
     dtype: str
     tokens: int
     rows: tuple[PartRow, ...]
+    missing: tuple[MissingRow, ...] = ()
+    compress: str = "none"

@@ -15,16 +15,17 @@ import numpy.typing as npt
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
-from eagle3_assets.errors import StateError
+from eagle3_assets.errors import StateError, StoreError
 from eagle3_assets.review.table import verdict
 from eagle3_assets.review.verdict import Verdict
 from eagle3_assets.states.final_norm import FinalNorm, load_final_norm, normed_share
-from eagle3_assets.states.layers import SLOTS
 from eagle3_assets.states.manifest import PartitionManifest, read_partition
+from eagle3_assets.states.on_policy_table import read_on_policy, winning_packs
+from eagle3_assets.states.partition import allowed_missing
 from eagle3_assets.states.reader import StateRow, map_part, rows_of
 from eagle3_assets.states.self_test import judge_distances
 from eagle3_assets.states.state_part import StatePart
-from eagle3_assets.store import Store, digest_file
+from eagle3_assets.store import Store, digest_file, read_manifest
 
 STAGE = "hidden_states"
 NORM_PROBE_TOKENS = 256
@@ -46,22 +47,27 @@ def verify_partition(
     """All problems of `hidden_states/<shard>/` (none: it is sound), and what was looked at (rows, tokens, bytes, parts).
 
     Checks checksums, headers against records, rows against each other and, when `packs` is given, against the corpus; that all
-    values are finite; layers and convention; the stored self-test, and that the final states are not post-norm.
+    values are finite; layers and convention; the stored self-test, and that the final states are not post-norm. Rows that were left
+    out must be named by the manifest, be rows of the corpus, and be few.
     """
-    seen = {"rows": 0, "tokens": 0, "bytes": 0, "parts": 0}
+    seen = {"rows": 0, "tokens": 0, "bytes": 0, "parts": 0, "missing": 0}
     try:
+        if packs is not None:  # where the model chose among survivors, the states are the winner's
+            packs = winning_packs(packs, read_on_policy(store.states(shard)))
         manifest = read_partition(store.states(shard))
     except StateError as error:
         return [Problem("states_match_rows", "", str(error))], seen
-    problems = _layer_problems(campaign, manifest)
+    problems = _layer_problems(campaign, manifest) + _commit_problems(manifest)
     norm, norm_problems = _norm(manifest)
-    problems += norm_problems
+    problems += norm_problems + _missing_problems(manifest, packs)
+    left_out = {(row.sample_id, row.turn) for row in manifest.missing}
+    expected = None if packs is None else [p for p in packs if (p.sample_id, p.turn) not in left_out]
     rows: list[tuple[str, int]] = []
     for facts in manifest.files:
         seen["parts"] += 1
         try:
             part = manifest.read_part(facts)
-            problems += _part_problems(part, norm, packs, offset=len(rows))
+            problems += _part_problems(part, norm, expected, offset=len(rows))
         except StateError as error:
             problems.append(Problem("states_match_rows", facts["file"], str(error)))
             rows += [("", -1)] * facts["rows"]
@@ -69,8 +75,8 @@ def verify_partition(
         rows += [(row.sample_id, row.turn) for row in part.rows]
         seen["tokens"] += part.tokens
         seen["bytes"] += part.bytes
-    seen["rows"] = len(rows)
-    return problems + _row_list_problems(manifest, rows, packs), seen
+    seen["rows"], seen["missing"] = len(rows), len(manifest.missing)
+    return problems + _row_list_problems(manifest, rows, expected), seen
 
 
 def judge_states(campaign: Campaign, store: Store, shard: str, packs: Sequence[Pack]) -> list[Verdict]:
@@ -78,7 +84,7 @@ def judge_states(campaign: Campaign, store: Store, shard: str, packs: Sequence[P
     problems, seen = verify_partition(campaign, store, shard, packs)
     sound = {
         "states_match_rows": f"{seen['rows']} rows, {seen['tokens']} tokens in {seen['parts']} parts: as in corpus and manifest",
-        "finite": f"all values of {seen['tokens']} tokens are finite",
+        "finite": f"all values of {seen['tokens']} tokens are finite; {seen['missing']} rows that were not are left out",
         "layer_self_test": f"layers {list(campaign.layers)} are E_k and the final state is before the norm",
     }
     verdicts = []
@@ -115,15 +121,48 @@ def _layer_problems(campaign: Campaign, manifest: PartitionManifest) -> list[Pro
     ):
         if found != expected:
             problems.append(f"{name} is {found}, the campaign's is {expected}; materialize hidden_states again")
+    expected = list(manifest.layers)
     try:
         measured = manifest.raw["self_test"]
         tested = [row["layer"] for row in measured["layers"]]
+        if measured["reference"] == "partial":  # of a target too large to load only the lowest layers can be compared
+            expected = expected[: max(1, len(tested))]
         failures = judge_distances(measured)
     except (KeyError, TypeError) as error:
-        tested, failures = list(manifest.layers), [f"self-test is not readable ({error!r})"]
-    if tested != list(manifest.layers):
+        tested, failures = expected, [f"self-test is not readable ({error!r})"]
+    if tested != expected:
         failures.append(f"self-test was of layers {tested}, stored are {list(manifest.layers)}")
     return [Problem("layer_self_test", "", f"{manifest.path}: {text}") for text in [*problems, *failures]]
+
+
+def _commit_problems(manifest: PartitionManifest) -> list[Problem]:
+    """`manifest.json` itself against the commit beside the folder, which holds its checksum."""
+    try:
+        committed = read_manifest(manifest.folder)
+    except StoreError as error:  # a part's size: the part is looked at and named by itself
+        return [Problem("states_match_rows", "", str(error))] if str(error).startswith(f"{manifest.path}:") else []
+    if committed is None:
+        text = f"{manifest.folder}: has no commit beside it, so no stage behind reads it; materialize hidden_states again"
+    elif committed.files.get(f"{manifest.folder.name}/{manifest.path.name}", {}).get("xxh3") != digest_file(manifest.path):
+        text = f"{manifest.path}: checksum differs from {committed.path.name}; materialize hidden_states again"
+    else:
+        return []
+    return [Problem("states_match_rows", "", text)]
+
+
+def _missing_problems(manifest: PartitionManifest, packs: Sequence[Pack] | None) -> list[Problem]:
+    """Rows that were left out: few enough, and rows of the corpus."""
+    problems = []
+    limit = allowed_missing(len(manifest.samples) + len(manifest.missing))
+    if len(manifest.missing) > limit:
+        problems.append(f"{manifest.path}: {len(manifest.missing)} rows were left out as not finite, {limit} may be")
+    if packs is not None:
+        known = {(p.sample_id, p.turn) for p in packs}
+        strange = [row for row in manifest.missing if (row.sample_id, row.turn) not in known]
+        problems += [
+            f"{manifest.path}: row {row.sample_id} turn {row.turn} was left out, and is not in the corpus" for row in strange
+        ]
+    return [Problem("finite", "", text) for text in problems]
 
 
 def _norm(manifest: PartitionManifest) -> tuple[FinalNorm | None, list[Problem]]:
@@ -148,13 +187,20 @@ def _norm(manifest: PartitionManifest) -> tuple[FinalNorm | None, list[Problem]]
 
 
 def _row_list_problems(manifest: PartitionManifest, rows: list[tuple[str, int]], packs: Sequence[Pack] | None) -> list[Problem]:
+    """`packs`: the corpus rows that should be there (those left out are not among them)."""
     problems = []
     if len(rows) != len(manifest.samples):
         problems.append(
             f"{manifest.path}: {len(manifest.samples)} samples, its parts hold {len(rows)}; materialize hidden_states again"
         )
+    elif ("", -1) not in rows and tuple(rows) != manifest.samples:
+        problems.append(f"{manifest.path}: its samples are not those of its parts' records; materialize hidden_states again")
     if packs is not None and len(rows) != len(packs):
-        problems.append(f"{manifest.path}: {len(rows)} rows, its corpus part holds {len(packs)}; materialize hidden_states again")
+        missing = f" and {len(manifest.missing)} left out" if manifest.missing else ""
+        in_corpus = len(packs) + len(manifest.missing)
+        problems.append(
+            f"{manifest.path}: {len(rows)} rows{missing}, its corpus part holds {in_corpus}; materialize hidden_states again"
+        )
     return [Problem("states_match_rows", "", text) for text in problems]
 
 
@@ -174,12 +220,8 @@ def _part_problems(part: StatePart, norm: FinalNorm | None, packs: Sequence[Pack
         )
     if arrays["cu_seqlens"].tolist() != [0, *(row.end for row in part.rows)]:
         problem("states_match_rows", "cu_seqlens differs from its record; remove it and materialize hidden_states again")
-    if arrays["hidden_states"].shape[1:] != (len(SLOTS), part.hidden_size):
-        problem(
-            "states_match_rows",
-            f"states of shape {arrays['hidden_states'].shape}, expected (tokens, {len(SLOTS)}, {part.hidden_size})",
-        )
-        return problems
+    final: list[npt.NDArray[np.float32]] = []
+    probed = 0
     for i, row in enumerate(rows_of(part, arrays)):
         bad = _nonfinite(row.raw)
         if bad:
@@ -188,7 +230,10 @@ def _part_problems(part: StatePart, norm: FinalNorm | None, packs: Sequence[Pack
             difference = _difference(row, packs[offset + i])
             if difference:
                 problem("states_match_rows", f"row {offset + i}: {difference}", row.sample_id)
-    share = 0.0 if norm is None else normed_share(_as_float32(arrays["hidden_states"][:NORM_PROBE_TOKENS, -1]), norm)
+        if probed < NORM_PROBE_TOKENS:
+            final.append(_as_float32(row.raw[: NORM_PROBE_TOKENS - probed, -1]))
+            probed += len(final[-1])
+    share = 0.0 if norm is None or not final else normed_share(np.concatenate(final), norm)
     if share > 0.99:
         problem(
             "layer_self_test",
@@ -201,6 +246,8 @@ def _difference(row: StateRow, pack: Pack) -> str | None:
     """Where a stored row differs from its corpus row; None when it does not."""
     if (row.sample_id, row.turn) != (pack.sample_id, pack.turn):
         return f"is {row.sample_id} turn {row.turn}, the corpus has {pack.sample_id} turn {pack.turn}"
+    if row.index != pack.index:
+        return f"{row.sample_id} is row {row.index} of the corpus by its record, and row {pack.index} in the corpus"
     if len(row.input_ids) != len(pack.input_ids):
         return f"{row.sample_id} has states for {len(row.input_ids)} tokens, the corpus has {len(pack.input_ids)}"
     if not np.array_equal(row.input_ids.astype(np.int64), np.asarray(pack.input_ids).astype(np.int64)):

@@ -48,8 +48,13 @@ def test_a_broken_campaign_is_one_line_and_exit_2(
         assert line.startswith(f"eagle3: {bad}: not valid TOML")
 
 
-def test_plan_before_there_is_one_says_how_to_get_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["plan"]) == 1
+def test_plan_before_there_is_one_is_an_estimate_that_says_how_to_get_it_and_cannot_be_approved(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["plan"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "from the campaign file alone" in shown and "`eagle3 run --until plan`" in shown
+    assert main.run(["plan", "--approve", "1"]) == 1
     (line,) = _lines(capsys)
     assert "run `eagle3 run --until plan`" in line
 

@@ -107,9 +107,10 @@ def make_campaign(tmp_path: Path) -> CampaignMaker:
     def make(name: str = "tiny", **settings: Any) -> Campaign:
         s = {
             "weights": "model", "hidden_size": H, "num_hidden_layers": N, "vocab_size": V, "model_dtype": "float32",
-            "device": "cpu", "dtype": "float32", "batch_tokens": 256, "part_bytes": 1 << 16, "layers": "", **settings,
+            "device": "cpu", "dtype": "float32", "batch_tokens": 256, "part_bytes": 1 << 16, "layers": "", "more": "", "max_length": 0, **settings,
         }  # fmt: skip
         layers = f"layers = {s['layers']}\n" if s["layers"] else ""
+        corpus = f"[corpus]\nmax_length = {s['max_length']}\n" if s["max_length"] else ""
         path = tmp_path / f"{name}.toml"
         path.write_text(
             f"""
@@ -139,12 +140,13 @@ source = {{ kind = "jsonl", path = "x.jsonl" }}
 mapping = {{ kind = "prompt" }}
 [vocab]
 draft_vocab_size = 16
-[extraction]
+{corpus}[extraction]
 device = "{s["device"]}"
 dtype = "{s["dtype"]}"
 batch_tokens = {s["batch_tokens"]}
 part_bytes = {s["part_bytes"]}
-{layers}"""
+{layers}{s["more"]}low_water_gb = 0.001
+"""
         )
         return load_campaign(str(path))
 

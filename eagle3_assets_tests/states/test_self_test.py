@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +157,17 @@ def test_states_that_went_through_the_norm_are_recognised_from_the_norm_alone() 
     for dtype in (torch.float32, torch.bfloat16):
         assert normed_share(norm.apply(raw.to(dtype)).float().numpy(), norm) == 1.0
     assert normed_share(raw.numpy(), norm) < 0.1
+
+
+def test_kernels_of_another_library_must_be_ten_times_nearer_than_any_neighbour() -> None:
+    """3e-2 from E_4 is no proof where E_5 is 0.2 away: that is a layer that rounding could have led to."""
+
+    def measured(to_next: float) -> dict[str, Any]:
+        row = {"layer": 4, "nearest": 4, "to_k": 0.025, "near": {"3": 0.9, "4": 0.025, "5": to_next}}
+        final = {"to_postnorm": 0.9, "norm_to_postnorm": 0.02}
+        tolerance = {"alone": 0.03, "together": 0.03, "nearer": 10.0}
+        return {"reference": "whole", "layers": [row], "final": final, "together": 0.0, "tolerance": tolerance}
+
+    assert judge_distances(measured(0.26)) == []
+    assert "and 10 times nearer than any other" in judge_distances(measured(0.2))[0]
+    assert judge_distances({**measured(0.26), "layers": []}) == ["no layer was compared with a reference"]

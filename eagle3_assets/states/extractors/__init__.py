@@ -7,24 +7,43 @@ Does not belong here: files (`part.py`, `partition.py`), judging an engine (`sel
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors.interface import Captured, Extractor
 
-__all__ = ["Captured", "Extractor", "open_extractor"]
+if TYPE_CHECKING:
+    from eagle3_assets.states.part_job import PartWriter
+
+__all__ = ["Captured", "Extractor", "open_engine", "open_extractor"]
 
 
 def open_extractor(campaign: Campaign) -> Extractor:
-    """Load the campaign's target model in its extraction engine: seconds to minutes, so once for many partitions; then `close()`.
+    """The target model in the engine that runs it, in or from this process: seconds to minutes, so once for many partitions; then
+    `close()`. With engine "ray": the engine of one worker.
 
-    Raises StateError (missing weights, another model than `[target]` states, unknown device).
+    Raises StateError (missing weights, another model than `[target]` states, unknown device, no server).
     """
     # Before torch loads its OpenMP: threads that spin while they wait made 31 K tokens take 125-147 s (88-97 s of CPU) on two busy
     # cores, and 18-22 s (12-13 s of CPU) with this. Whoever sets the variable keeps what he set.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if campaign.extraction.engine == "transformers":
+    engine = campaign.extraction.capture_engine
+    if engine == "transformers":
         from eagle3_assets.states.extractors.transformers import TransformersExtractor
 
         return TransformersExtractor.of(campaign)
-    raise StateError(f"extraction.engine = {campaign.extraction.engine!r}: unknown engine; use 'transformers'")
+    if engine == "vllm":
+        from eagle3_assets.states.extractors.vllm import VllmExtractor
+
+        return VllmExtractor.of(campaign)
+    raise StateError(f"extraction.engine = {engine!r}: unknown engine; use 'transformers', 'vllm' or 'ray'")
+
+
+def open_engine(campaign: Campaign) -> Extractor | PartWriter:
+    """What `write_partition` takes: an engine here, or with `extraction.engine = "ray"` a pool of workers that hold one each."""
+    if campaign.extraction.engine != "ray":
+        return open_extractor(campaign)
+    from eagle3_assets.states.extractors.ray_pool import RayPool
+
+    return RayPool.of(campaign)
