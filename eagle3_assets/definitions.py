@@ -45,6 +45,7 @@ def build_definitions(campaign: Campaign) -> dg.Definitions:
     return dg.Definitions(
         assets=[asset for stage in STAGES for asset in stage.build(campaign)],
         asset_checks=checks.build(campaign),
+        jobs=[hidden_states.prune_job(campaign)],
         resources={"openrouter": OpenRouterResource(kind=campaign.server.kind), "gpu": GpuResource.of(campaign)},
         # A process a step in the UI: Terminate works, memory is given back. `eagle3 run` takes the in-process executor.
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),

@@ -15,6 +15,12 @@ class Eagle3Error(Exception):
     exit_code = 1
 
 
+class UsageError(Eagle3Error):
+    """A command was asked for something that it does not know; the message says what it knows."""
+
+    exit_code = 2
+
+
 class CampaignError(Eagle3Error):
     """The campaign file cannot be read, says something impossible, or changed under data already paid for."""
 

@@ -84,9 +84,14 @@ def waivers_in_use(campaign: Campaign, store: Store) -> list[dict[str, Any]]:
     return used_waivers(store, files)
 
 
-def require(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> list[Verdict]:
-    """Raises GateError when a blocking check of the predecessor failed, StoreError when it was never made."""
-    manifest = committed(campaign, store, stage, dataset, shard)
+def require(
+    campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL, *, verify: bool = True
+) -> list[Verdict]:
+    """Raises GateError when a blocking check of the predecessor failed, StoreError when it was never made.
+
+    `verify=False` compares sizes only: terabytes of states are not read again where their readers compare every row.
+    """
+    manifest = committed(campaign, store, stage, dataset, shard, verify=verify)
     return verdict_files.require_passed(
         store,
         stage,
@@ -113,11 +118,13 @@ def require_probe(campaign: Campaign, store: Store) -> None:
     require(campaign, store, "tokenizer_probe")
 
 
-def committed(campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL) -> Manifest:
+def committed(
+    campaign: Campaign, store: Store, stage: str, dataset: str = ALL, shard: str = ALL, *, verify: bool = True
+) -> Manifest:
     """The manifest of an artifact, its checksums compared: what goes on from here must be the bytes that were made."""
     item = _item(campaign, store, stage, dataset, shard)
     where = f" partition {item.partition}" if item.partition else ""
-    return st.require(item.artifact, made_by="/".join(item.key) + where, verify=True)
+    return st.require(item.artifact, made_by="/".join(item.key) + where, verify=verify)
 
 
 def filed_under(stage: str, manifest: Manifest, store: Store, dataset: str) -> str:
@@ -236,11 +243,26 @@ def _handoff_tokens(campaign: Campaign, store: Store, dataset: str, shard: str) 
     return judge_handoff_tokens(campaign, store)
 
 
+def _handoff_speculators(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.handoff.verify_export import judge_export
+
+    return judge_export(campaign, store, "speculators")
+
+
+def _handoff_specforge(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.handoff.verify_export import judge_export
+
+    return judge_export(campaign, store, "specforge")
+
+
 def _hidden_states(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     from eagle3_assets import corpus as corpora
+    from eagle3_assets.states.on_policy_checks import judge_on_policy
+    from eagle3_assets.states.on_policy_table import read_on_policy
     from eagle3_assets.states.verify import judge_states
 
-    return judge_states(campaign, store, shard, corpora.open(store.corpus).part(shard))
+    verdicts = judge_states(campaign, store, shard, corpora.open(store.corpus).part(shard))
+    return [*verdicts, *judge_on_policy(read_on_policy(store.states(shard)), asked=campaign.extraction.verdict_share > 0)]
 
 
 _JUDGES: dict[str, Judge] = {
@@ -257,6 +279,8 @@ _JUDGES: dict[str, Judge] = {
     "vocab_map": _vocab_map,
     "handoff_tokens": _handoff_tokens,
     "hidden_states": _hidden_states,
+    "handoff_speculators": _handoff_speculators,
+    "handoff_specforge": _handoff_specforge,
 }
 
 

@@ -8,7 +8,8 @@ Does not belong here: making anything, judging anything, Dagster (assets, `eagle
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,13 @@ from eagle3_assets.store import Manifest, Store
 
 # Raise a number when a stage's code starts to write something else from the same inputs.
 CODE_VERSION = {
-    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 1, "answers": 1, "wire_profiles": 2, "tokens": 4,
-    "report": 2, "corpus": 1, "vocab_map": 1, "handoff_tokens": 1, "hidden_states": 1,
+    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 2, "answers": 1, "wire_profiles": 3, "tokens": 5,
+    "report": 3, "corpus": 2, "vocab_map": 2, "handoff_tokens": 2, "hidden_states": 1,
+    "handoff_speculators": 1, "handoff_specforge": 1,
 }  # fmt: skip
 
 STAGES = tuple(CODE_VERSION)
+VERDICTS_FILE = "on_policy.parquet"  # of states.on_policy_table, in the folder of a partition
 State = Literal["current", "outdated", "missing", "damaged"]
 
 
@@ -31,7 +34,7 @@ State = Literal["current", "outdated", "missing", "damaged"]
 class Item:
     """One artifact: an asset key, its partition (None where it has none), its path, and what it should be made from now.
 
-    `inputs()` raises StoreError while a predecessor is missing.
+    `inputs()` raises StoreError while a predecessor is missing. `whole()` asks for what belongs to the artifact under a commit of its own.
     """
 
     stage: str
@@ -39,6 +42,7 @@ class Item:
     partition: str | None
     artifact: Path
     inputs: Callable[[], dict[str, Any]]
+    whole: Callable[[], bool] = lambda: True
 
     def state(self) -> State:
         try:
@@ -48,7 +52,7 @@ class Item:
         if manifest is None:
             return "missing"
         try:
-            return "current" if st.is_current(self.artifact, self.inputs()) else "outdated"
+            return "current" if st.is_current(self.artifact, self.inputs()) and self.whole() else "outdated"
         except Eagle3Error:
             return "outdated"
 
@@ -144,6 +148,7 @@ def tokens_inputs(campaign: Campaign, store: Store, dataset: str, shard: str) ->
         answers=_digest(store.answers(dataset, shard), f"answers/{dataset} partition {shard}"),
         wire_profiles=_digest(store.wire_profiles, "wire_profiles"),
         probe=_digest(store.probe, "tokenizer_probe"),
+        **({"audit": st.digest_file(store.audit)} if store.audit.exists() else {}),
     )
 
 
@@ -169,16 +174,54 @@ def corpus_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
 
 
 def vocab_map_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
-    return _versioned("vocab_map", corpus=_digest(store.corpus, "corpus"), vocab=campaign.vocab.model_dump(mode="json"))
+    from eagle3_assets.corpus.vocab import tokenizer_sha256
+
+    return _versioned(
+        "vocab_map",
+        corpus=_digest(store.corpus, "corpus"),
+        vocab=campaign.vocab.model_dump(mode="json"),
+        target_vocab_size=campaign.target.vocab_size,
+        tokenizer_sha256=tokenizer_sha256(campaign),
+    )
 
 
 def handoff_tokens_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
     return _versioned(
         "handoff_tokens",
         corpus=_digest(store.corpus, "corpus"),
-        policy=campaign.handoff.model_dump(mode="json"),
+        policy={"grades": list(campaign.handoff.grades)},
         trusted=[d.name for d in campaign.dataset if d.trusted],
+        **_verdicts(store),
     )
+
+
+def handoff_states_inputs(campaign: Campaign, store: Store, trainer: Literal["speculators", "specforge"]) -> dict[str, Any]:
+    return _versioned(
+        f"handoff_{trainer}",
+        corpus=_digest(store.corpus, "corpus"),
+        vocab_map=_digest(store.vocab_map, "vocab_map"),
+        states={s: _digest(store.states(s), f"hidden_states partition {s}") for s in corpus_shards(store)},
+        policy={"grades": list(campaign.handoff.grades)},
+        trusted=[d.name for d in campaign.dataset if d.trusted],
+        files=trainer in campaign.handoff.files,
+        **_verdicts(store),
+    )
+
+
+def _verdicts(store: Store) -> dict[str, Any]:
+    """The model's verdicts that decide which rows are handed on; nothing where there are none."""
+    manifests = {s: verdicts_manifest(store, s) for s in corpus_shards(store)}
+    found = {s: manifest.digest for s, manifest in manifests.items() if manifest is not None}
+    return {"verdicts": found} if found else {}
+
+
+def verdicts_manifest(store: Store, shard: str) -> Manifest | None:
+    """The manifest of the model's verdicts on a corpus part: there, on the states that are there, and these of today's rows; else None
+    (a row that waits for a verdict still waits then). Raises StoreError for damaged files."""
+    states, found = st.read_manifest(store.states(shard)), st.read_manifest(store.states(shard) / VERDICTS_FILE)
+    if states is None or found is None or found.inputs.get("states") != states.digest:
+        return None
+    return found if states.inputs.get("corpus_part") == part_digest(store, shard) else None
 
 
 def hidden_states_inputs(campaign: Campaign, store: Store, shard: str) -> dict[str, Any]:
@@ -189,12 +232,19 @@ def hidden_states_inputs(campaign: Campaign, store: Store, shard: str) -> dict[s
     return state_inputs(campaign, part_digest(store, shard), model_fingerprint(campaign))
 
 
+def _judged(campaign: Campaign, store: Store, shard: str) -> bool:
+    from eagle3_assets.states.on_policy_table import is_judged
+
+    return is_judged(campaign, store, shard)
+
+
 def part_digest(store: Store, shard: str) -> str:
-    """xxh3-128 of one archive part, from the corpus's manifest."""
+    """xxh3-128 of one part's rows (names, ids, spans, survivors), from the corpus's manifest: figures about a row may be learned anew
+    without touching its states."""
     manifest = st.require(store.corpus, made_by="corpus")
-    for name, facts in manifest.files.items():
-        if name.endswith(f"part-{shard}.parquet"):
-            return str(facts["xxh3"])
+    contents = manifest.numbers.get("content", {})
+    if shard in contents:
+        return str(contents[shard])
     raise StoreError(f"{store.corpus}: has no part {shard}; it holds {', '.join(corpus_shards(store))}")
 
 
@@ -241,7 +291,10 @@ def items(campaign: Campaign, store: Store) -> Iterator[Item]:
     yield item("vocab_map", ("vocab_map",), store.vocab_map, vocab_map_inputs)
     yield item("handoff_tokens", ("handoff", "tokens"), store.handoff_tokens, handoff_tokens_inputs)
     for s in corpus_shards(store):
-        yield item("hidden_states", ("hidden_states",), store.states(s), hidden_states_inputs, s, partition=s)
+        states = item("hidden_states", ("hidden_states",), store.states(s), hidden_states_inputs, s, partition=s)
+        yield replace(states, whole=partial(_judged, campaign, store, s))
+    for trainer in ("speculators", "specforge"):
+        yield item(f"handoff_{trainer}", ("handoff", trainer), store.handoff(trainer), handoff_states_inputs, trainer)
 
 
 def manifest_of(item: Item) -> Manifest | None:

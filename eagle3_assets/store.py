@@ -319,6 +319,11 @@ class Store:
         return self.root / "wire_profiles.json"
 
     @property
+    def audit(self) -> Path:
+        """What `eagle3 audit` measured; there may be none."""
+        return self.root / "audit.json"
+
+    @property
     def reports(self) -> Path:
         return self.root / "reports"
 
@@ -337,6 +342,9 @@ class Store:
     @property
     def handoff_tokens(self) -> Path:
         return self.root / "handoff" / "tokens"
+
+    def handoff(self, name: str) -> Path:
+        return self.root / "handoff" / name
 
     @property
     def standin(self) -> Path:

@@ -315,6 +315,16 @@ def test_the_size_of_a_hub_sample_is_locked_unless_its_scan_is_fixed(tmp_path: P
     assert fingerprint("rows = 10", ", scan_rows = 5000") == fingerprint("rows = 11", ", scan_rows = 5000")
 
 
+@pytest.mark.parametrize(
+    ("backend", "turns", "words"), [("openrouter", "every", 'say "chain"'), ("import", "chain", 'say "every"')]
+)
+def test_turns_that_a_backend_cannot_have_are_refused_with_the_one_it_can(
+    tmp_path: Path, backend: str, turns: str, words: str
+) -> None:
+    line = message(tmp_path, ('backend = "openrouter"', f'backend = "{backend}"'), ("rows = 10", f'rows = 10\nturns = "{turns}"'))
+    assert f'turns = "{turns}"' in line and words in line and "dataset[0] (b3_magicoder)" in line
+
+
 def test_an_unknown_dataset_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(CampaignError, match="no dataset named 'b9'; it has b3_magicoder, b1_glaive"):
         load(tmp_path).dataset_named("b9")

@@ -24,6 +24,8 @@ GRAPH = {
     "vocab_map": ["corpus"],
     "handoff/tokens": ["corpus"],
     "hidden_states": ["corpus"],
+    "handoff/speculators": ["hidden_states", "vocab_map"],
+    "handoff/specforge": ["hidden_states", "vocab_map"],
 }
 
 
@@ -68,7 +70,9 @@ def test_answers_are_one_step_over_shared_shards(campaign: Campaign) -> None:
 def test_every_check_of_the_table_is_a_separate_asset_check(campaign: Campaign) -> None:
     defs = definitions.build_definitions(campaign)
     found = {(spec.asset_key.path[0], spec.name) for check in defs.asset_checks or [] for spec in check.check_specs}
-    expected = {("handoff" if stage == "handoff_tokens" else stage, c.name) for stage, checks in CHECKS.items() for c in checks}
+    expected = {
+        ("handoff" if stage.startswith("handoff_") else stage, c.name) for stage, checks in CHECKS.items() for c in checks
+    }
     assert found == expected
     for check in defs.asset_checks or []:
         for spec in check.check_specs:
@@ -109,7 +113,7 @@ def test_built_in_campaigns_make_valid_definitions(name: str) -> None:
 
 
 def test_the_summary_of_a_range_adds_the_shards_up() -> None:
-    from eagle3_assets.checks.stages import _numbers
+    from eagle3_assets.checks.evaluations import _numbers
     from eagle3_assets.review.verdict import Verdict
 
     def shard(bad: int, total: int) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -111,3 +112,11 @@ def test_a_verdict_on_other_bytes_does_not_count(campaign: Campaign, store: Stor
     assert gate.rejudge_outdated(campaign, store) == [("tokenizer_probe", gate.ALL, gate.ALL)]
     with pytest.raises(GateError, match="check end_of_turn failed"):
         gate.require_probe(campaign, store)
+
+
+def test_what_lacks_a_part_under_a_commit_of_its_own_is_outdated(store: Store) -> None:
+    """States without the model's verdict, for one: `eagle3 run` must make them whole and not skip them."""
+    _make(store.pilot, {"a": 1})
+    item = lineage.Item("pilot", ("pilot",), None, store.pilot, lambda: {"a": 1})
+    assert item.state() == "current"
+    assert dataclasses.replace(item, whole=lambda: False).state() == "outdated"

@@ -34,10 +34,13 @@ COMMANDS = {
     "waive": "Accept the failure of one check until a day, by name.",
     "requeue": "Ask again for rejected answers of one kind.",
     "close": "Declare a dataset finished with what is there.",
+    "verify": "Stored hidden states: every bit, ids against the corpus; --recompute asks the model.",
+    "prune": "Old hidden states: what may go, with its bytes; --yes removes it.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
     "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
     "fetch-tokenizer": "A profile's tokenizer files from the hub, pinned and without code.",
+    "push": "Hand-offs to a hub repository or an object store; a dry run unless --yes.",
     "standin": "The embedded OpenRouter: serve it, score against its truth.",
 }
 

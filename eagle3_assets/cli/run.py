@@ -40,6 +40,8 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("tokens",),
     ("report", "corpus", "vocab_map", "handoff_tokens"),
     ("hidden_states",),
+    # tokens once more: with the states comes the model's verdict on rows that wait for it
+    ("handoff_tokens", "handoff_speculators", "handoff_specforge"),
 )
 TEMPORARY_HOME = "eagle3-home-"
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")

@@ -74,6 +74,7 @@ def gather(campaign: Campaign, store: Store) -> dict[str, Any]:
         "money": money(store),
         "missing": missing(campaign, store),
         "corpus": _numbers(store, "corpus"),
+        "corpus_outdated": corpus_outdated(campaign, store),
         "states": _states(store),
         "score": score,
         "waived": [asdict(w) for w in read_waivers(store)],
@@ -261,7 +262,7 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
                   f"{usd['ambiguous_usd']:.4f} held for lost answers{_unknown_words(usd)}, of {usd_text(campaign.budget.campaign_usd)}"
                   f"{_foreign_words(usd)}"),
         ("missing", missing_words(campaign, store, summary["missing"], usd)),
-        ("corpus", _corpus_words(corpus)),
+        ("corpus", _corpus_words(corpus, summary["corpus_outdated"])),
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
         *(("waived", f"{w['stage']}/{w['dataset']} {w['shard']} {w['check']}: by {w['who']} until {w['until']}: {w['why']}")
           for w in summary["waived"]),
@@ -285,12 +286,24 @@ def _foreign_words(usd: dict[str, float | None]) -> str:
     return words + (f"; {account:.4f} spent on this account by somebody else" if account > key + 0.01 else "")
 
 
-def _corpus_words(corpus: dict[str, Any]) -> str:
+def corpus_outdated(campaign: Campaign, store: Store) -> list[str]:
+    """Why the corpus would be built again: a phrase each; empty where it is current, missing, or cannot be built yet."""
+    from eagle3_assets.corpus.change import reasons
+
+    try:
+        manifest = read_manifest(store.corpus)
+        return reasons(manifest.inputs, lineage.corpus_inputs(campaign, store)) if manifest else []
+    except Eagle3Error:
+        return []
+
+
+def _corpus_words(corpus: dict[str, Any], outdated: list[str]) -> str:
     if not corpus:
         return "not made yet"
     dropped = ", ".join(f"{n} {reason}" for reason, n in corpus["dropped"].items())
     left_out = f"; left out: {dropped}" if dropped else ""
-    return f"{corpus['rows']:,} rows, {corpus['tokens']:,} tokens in {len(corpus['partitions'])} parts{left_out}"
+    again = f"; outdated: {', '.join(outdated)} (`eagle3 run --until corpus` says which parts change)" if outdated else ""
+    return f"{corpus['rows']:,} rows, {corpus['tokens']:,} tokens in {len(corpus['partitions'])} parts{left_out}{again}"
 
 
 def _exact_words(score: dict[str, Any]) -> str:
