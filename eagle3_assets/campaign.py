@@ -547,6 +547,8 @@ def _first_mistake(error: ValidationError, raw: dict[str, Any]) -> str:
     if kind == "value_error":
         value = f" = {_shown(first['input'])}" if isinstance(first["input"], str | int | float) else ""
         return f"{where}{value}: {message}{more}" if where else f"{message}{more}"
+    for ours, theirs in (("list", "valid tuple"), ("table", "valid dictionary")):  # TOML knows neither tuples nor dictionaries
+        message = message.replace(theirs, ours)
     return f"{where} = {_shown(first['input'])}: {message[0].lower()}{message[1:]}{more}"
 
 

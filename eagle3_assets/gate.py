@@ -15,7 +15,7 @@ from eagle3_assets import plan as planning
 from eagle3_assets import store as st
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.collect import journal
-from eagle3_assets.errors import GateError
+from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.review import gate as verdict_files
 from eagle3_assets.review import invariants
 from eagle3_assets.review.table import verdict
@@ -128,11 +128,19 @@ def committed(
 
 
 def filed_under(stage: str, manifest: Manifest, store: Store, dataset: str) -> str:
-    """What a verdict is bound to: the bytes, what they were made from, and for a report the waivers of its shards that hold today."""
+    """What a verdict is bound to: the bytes, what they were made from, for a report the waivers of its shards that hold today, and for
+    hidden states what the model said of them (it is made, and made again, under a commit of its own)."""
     bound = {"content": manifest.digest, "inputs": manifest.inputs}
     if stage == "report":
         holding = [w for w in read_waivers(store) if (w.stage, w.dataset) == ("tokens", dataset) and w.holds(*_of(w))]
         bound |= {"waived": sorted(f"{w.shard} {w.check} {w.digest}" for w in holding)} if holding else {}
+    if stage == "hidden_states":
+        states = manifest.path.with_name(manifest.path.name.removesuffix(st.MANIFEST_SUFFIX))
+        try:
+            said = st.read_manifest(states / lineage.VERDICTS_FILE)
+            bound |= {} if said is None else {"verdicts": said.digest}
+        except StoreError:
+            bound |= {"verdicts": "damaged"}
     return st.digest_json(bound)
 
 

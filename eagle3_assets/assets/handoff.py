@@ -30,7 +30,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             gate.require_current(campaign, store, "corpus")
             gate.require(campaign, store, "corpus")
             inputs = lineage.handoff_tokens_inputs(campaign, store)
-            return _made(store, "tokens", export_tokens(campaign, store, commit_inputs=inputs))
+            with store.lock("handoff-tokens", what="handoff/tokens"):
+                return _made(store, "tokens", export_tokens(campaign, store, commit_inputs=inputs))
 
     @dg.asset(
         key=["handoff", "speculators"],

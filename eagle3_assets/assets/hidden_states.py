@@ -52,8 +52,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                     locks.enter_context(partition_lock(store, key))
                 corpus = corpora.open(store.corpus)
                 extractor = gpu.extractor(campaign)
-                judged = VerdictPass.of(campaign, extractor)
                 try:
+                    judged = VerdictPass.of(campaign, extractor)
                     rows = {key: corpus.part(key) for key in to_do}  # views of a mapped file
                     total = sum(len(p.input_ids) for packs in rows.values() for p in packs)
                     done = 0

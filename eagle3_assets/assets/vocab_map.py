@@ -31,7 +31,8 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             # control tokens that the model emits must be draftable however rare they are in this corpus
             markers = {profile.end_id, profile.think_open, profile.think_close, *profile.tool_ids.values()} - {None}
             forced = sorted(m for m in markers if m is not None)
-            manifest = build_vocab_map(campaign, store, forced_ids=forced, commit_inputs=inputs)
+            with store.lock("vocab_map", what="vocab_map"):
+                manifest = build_vocab_map(campaign, store, forced_ids=forced, commit_inputs=inputs)
             return dg.MaterializeResult(metadata=described(manifest.numbers, folder=store.vocab_map, digest=manifest.digest))
 
     return [vocab_map]

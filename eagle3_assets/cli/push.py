@@ -79,6 +79,12 @@ def show(plan: PushPlan) -> None:
     print(
         f"{plan.bytes_to_send:>16,}  bytes in {len(plan.to_send):,} files to {plan.destination}; {len(plan.there):,} files are there already"
     )
+    for names, what in (
+        (plan.overwritten, "that no push of ours sent lie there and would be overwritten"),
+        (plan.left, "of earlier pushes stay there beside these; remove those that are of an older state"),
+    ):
+        if names:
+            print(f"{'NOTE':>16}  {len(names):,} files {what}: {', '.join(names[:5])}{' …' if names[5:] else ''}")
     print(f"{'credentials':>16}  {plan.credentials}")
 
 
@@ -92,6 +98,8 @@ def _as_json(plan: PushPlan) -> dict[str, Any]:
         "credentials": plan.credentials,
         "to_send": listed(plan.to_send),
         "there": listed(plan.there),
+        "overwritten": list(plan.overwritten),
+        "left": list(plan.left),
     }
 
 

@@ -58,10 +58,15 @@ def command(
         if extractor is not None:
             extractor.close()
     bad = [facts for facts in found if facts["problems"]]
+    absent = [] if partition else [k for k in lineage.corpus_shards(store) if k not in keys]
     if as_json:
-        print(json.dumps({"partitions": found, "sound": not bad}, indent=2))
+        print(json.dumps({"partitions": found, "absent": absent, "sound": not bad}, indent=2))
     else:
         _print(found)
+        if absent:
+            print(
+                f"not there, so not looked at: {len(absent)} partitions of the corpus: {', '.join(absent[:10])}{' …' if absent[10:] else ''}"
+            )
     if bad:
         raise typer.Exit(1)
 

@@ -2,16 +2,16 @@
 
 Belongs here: groups and sides. Does not belong here: finding duplicates (`order.py`, `near.py`).
 
-Rows are of one group when they are turns of one conversation (one sample id), have the same prompt ids, or one repeats the other
-(exactly or nearly, whether or not both were kept), and so on over any number of steps. The least of its members' keyed hashes names a
-group, and a draw from that name decides its side: seeded, with the same chance for small and large groups, and for a row that has no
-relatives the same whatever else is in the corpus.
+Rows are of one group when they are turns of one conversation (one sample id), have the same prompt ids (a row of joined turns has the
+prompts of all of them), or one repeats the other (exactly or nearly, whether or not both were kept), and so on over any number of steps.
+The least of its members' keyed hashes names a group, and a draw from that name decides its side: seeded, with the same chance for small
+and large groups, and for a row that has no relatives the same whatever else is in the corpus.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,13 +23,15 @@ SPLITS = (TRAIN, VALIDATION)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rows that policy admits, duplicates included: line numbers, and for each of them a wave, two labels and a key."""
+    """The rows that policy admits, duplicates included: line numbers, and for each of them a wave, two labels and a key.
+    `later`: line -> hashes of the prompts of the later turns that were joined into its row, where there are any."""
 
     lines: Sequence[int]
     wave: Sequence[int]
     sample_id: Sequence[str]
     prompt_hash: Sequence[str]
     key: Sequence[str]
+    later: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def group_rows(members: Members, repeats: Mapping[int, int], share: float) -> Gr
         for k in new:
             line = members.lines[k]
             tree.join(line, ("sample", members.sample_id[k]))
-            tree.join(line, ("prompt", members.prompt_hash[k]))
+            for prompt in (members.prompt_hash[k], *members.later.get(line, ())):
+                tree.join(line, ("prompt", prompt))
             if line in repeats:
                 tree.join(line, repeats[line])
         old = _old_sides(tree, found)

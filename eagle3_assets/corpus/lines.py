@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from eagle3_assets.campaign import Campaign
@@ -57,8 +59,8 @@ class Lines:
 
     `table`, a line a row: sample_id, turn, attempt, dataset, shard, grade, p_exact, wire_sha256; `supervised` ids in all, `length` and
     `supervised_kept` after the cut, `truncated`, `absorbed` (a span of another row now); `wave` (place of the dataset in
-    corpus.additions, 0 for the first); hashes `id_hash` (ids), `prompt_hash`, `row_hash` (identity, ids, spans, survivors); `draw`,
-    `group_key`, `shuffle_key` of the seeded draws.
+    corpus.additions, 0 for the first); hashes `id_hash` (ids), `prompt_hash`, `later_prompts` (of
+    every turn of a row of joined ones), `row_hash` (identity, ids, spans, survivors); `draw`, `group_key`, `shuffle_key` of the seeded draws.
     """
 
     table: pa.Table
@@ -181,7 +183,8 @@ def _light(campaign: Campaign, table: pa.Table, columns: Columns, ids: Ragged, b
     start, end = columns.spans
     sizes, others = _survivors(table)
     waves = {name: n for n, joined in enumerate(campaign.corpus.additions, start=1) for name in joined}
-    hashes = []
+    others_in = pc.list_value_length(table.column("joined")).to_pylist()
+    hashes, later = [], []
     for i, (name, turn) in enumerate(zip(names, turns, strict=True)):
         row = ids.row(i)
         shape = (len(row), start.row(i).tolist(), end.row(i).tolist(), sizes.row(i).tolist())
@@ -191,6 +194,7 @@ def _light(campaign: Campaign, table: pa.Table, columns: Columns, ids: Ragged, b
         hashes.append(
             (xxhash.xxh3_128_hexdigest(row.data), xxhash.xxh3_128_hexdigest(row[: prompt_len[i]].data), whole.hexdigest())
         )
+        later.append(_prompt_hashes(row, start.row(i).tolist()) if others_in[i] else [])
     draws = [sample_keys(seed, name) for name in names]
     light = table.select(["sample_id", "turn", "attempt", "dataset", "shard", "grade", "p_exact", "wire_sha256", "truncated"])
     added: dict[str, Any] = {
@@ -199,6 +203,7 @@ def _light(campaign: Campaign, table: pa.Table, columns: Columns, ids: Ragged, b
         "supervised_kept": pa.array(columns.supervised, pa.int64()),
         "wave": pa.array([waves.get(str(d), 0) for d in columns.strings("dataset")], pa.int64()),
         **{name: pa.array([h[k] for h in hashes], pa.string()) for k, name in enumerate(("id_hash", "prompt_hash", "row_hash"))},
+        "later_prompts": pa.array(later, pa.list_(pa.string())),
         "shuffle_key": pa.array([shuffle_key(seed, s, t) for s, t in zip(names, turns, strict=True)], pa.string()),
         **{
             name: pa.array([d[k] for d in draws], t)
@@ -208,6 +213,15 @@ def _light(campaign: Campaign, table: pa.Table, columns: Columns, ids: Ragged, b
     for name, values in added.items():
         light = light.append_column(name, values)
     return light
+
+
+def _prompt_hashes(row: npt.NDArray[np.uint32], ends: Sequence[int]) -> list[str]:
+    """Of the ids before each of `ends` (ascending): what `prompt_hash` of a turn is that begins to answer there."""
+    hasher, found = xxhash.xxh3_128(), []
+    for begin, end in pairwise((0, *ends)):
+        hasher.update(row[begin:end].data)
+        found.append(hasher.hexdigest())
+    return found
 
 
 def _survivors(table: pa.Table) -> tuple[Ragged, Ragged]:

@@ -141,7 +141,8 @@ def _near_duplicates(campaign: Campaign, lines: Lines, ranked: list[int]) -> dic
 def _groups(campaign: Campaign, lines: Lines, admitted: list[int], repeats: Mapping[int, int]) -> Groups:
     some = lines.table.take(pa.array(admitted, pa.int64()))
     wave, sample, prompt, key = (some.column(c).to_pylist() for c in ("wave", "sample_id", "prompt_hash", "group_key"))
-    return group_rows(Members(admitted, wave, sample, prompt, key), repeats, campaign.corpus.validation_share)
+    later = {line: found for line, found in zip(admitted, some.column("later_prompts").to_pylist(), strict=True) if found}
+    return group_rows(Members(admitted, wave, sample, prompt, key, later), repeats, campaign.corpus.validation_share)
 
 
 # ---------------------------------------------------------------------------------------------------- where

@@ -35,7 +35,9 @@ from eagle3_assets.corpus.merge import VERSION
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.corpus.swap import whole_folder
 from eagle3_assets.errors import CorpusError, StoreError
-from eagle3_assets.store import read_json
+from eagle3_assets.store import digest_file, read_json
+
+_KEYS = {"rows", "files", "parts", "partitions", "datasets", "inputs", "supervised_tokens", "digest"}
 
 
 class Corpus(Sequence[Pack]):
@@ -161,6 +163,11 @@ def open_corpus(path: str | os.PathLike[str]) -> Corpus:
         if found != facts["bytes"]:
             what = "no file" if found is None else f"{found} bytes"
             raise CorpusError(f"{file}: expected {facts['bytes']} bytes, found {what}; materialize corpus again")
+    # what decides which ids belong to which row and side is small: compared whole. The ids themselves: `verify.py`
+    if digest_file(folder / "index.parquet") != manifest["files"]["index.parquet"]["xxh3"]:
+        raise CorpusError(
+            f"{folder / 'index.parquet'}: its checksum is not the manifest's, so it is damaged; materialize corpus again"
+        )
     try:
         index = pq.read_table(folder / "index.parquet")
     except (OSError, pa.ArrowException) as error:
@@ -184,4 +191,7 @@ def read_corpus_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
         found = manifest.get("version") if isinstance(manifest, dict) else manifest
         raise CorpusError(f"{path}: expected version {VERSION}, found {found!r}; materialize corpus again")
+    missing = _KEYS - manifest.keys() or {name for name in ("index.parquet",) if name not in manifest["files"]}
+    if missing:
+        raise CorpusError(f"{path}: holds no {', '.join(sorted(missing))}, so it is damaged; materialize corpus again")
     return manifest

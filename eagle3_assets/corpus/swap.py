@@ -17,7 +17,13 @@ from eagle3_assets.store import full_disk
 
 
 def _beside(folder: Path, suffix: str) -> Path:
+    folder = _real(folder)
     return folder.with_name(f".{folder.name}.{suffix}")
+
+
+def _real(folder: Path) -> Path:
+    """Where the folder lies: a link to another disk stays a link, and what it points to is replaced (a link itself cannot be swapped)."""
+    return folder.resolve() if folder.is_symlink() else folder
 
 
 def whole_folder(folder: Path) -> Path:
@@ -32,6 +38,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
     Raises StoreError (full disk, no permission). Two writers at once must be kept apart by the caller's lock.
     """
+    folder = _real(folder)
     new = _beside(folder, "new")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -98,19 +99,22 @@ def _no_leakage(folder: Path) -> Verdict:
     try:
         for key in read_corpus_manifest(folder)["partitions"]:
             rows = pq.read_table(
-                folder / f"part-{key}.parquet", columns=["sample_id", "prompt_len", "group", "split", "input_ids"]
+                folder / f"part-{key}.parquet",
+                columns=["sample_id", "prompt_len", "loss_spans", "joined", "group", "split", "input_ids"],
             )
             columns = Columns(rows)
             labels = zip(columns.sample_ids, rows.column("group").to_pylist(), rows.column("split").to_pylist(), strict=True)
-            prompt_len = columns.integers("prompt_len").tolist()
+            prompt_len, (begins, _) = columns.integers("prompt_len").tolist(), columns.spans
+            turns = pc.list_value_length(rows.column("joined")).to_pylist()
             for i, (sample, group, split) in enumerate(labels):
-                prompt = columns.input_ids.row(i)[: prompt_len[i]]
+                ids = np.ascontiguousarray(columns.input_ids.row(i))
                 counted[split] += 1
-                marks = (
+                ends = {prompt_len[i], *(begins.row(i).tolist() if turns[i] else ())}  # a joined row has the prompt of every turn
+                marks = [
                     f"sample {sample}",
                     f"group {group}",
-                    f"prompt {xxhash.xxh3_128_hexdigest(np.ascontiguousarray(prompt).data)}",
-                )
+                    *(f"prompt {xxhash.xxh3_128_hexdigest(ids[:end].data)}" for end in ends),
+                ]
                 if any(side.setdefault(mark, split) != split for mark in marks):
                     leaks.append(sample)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:

@@ -138,7 +138,7 @@ def read_vocab_map(campaign: Campaign, store: Store) -> VocabMap:
         raw = read_json(path)
         stated = {name: raw[name] for name in ("draft_vocab_size", "target_vocab_size", "tokenizer_sha256", "corpus", "forced")}
         d2t, t2d, counts = _read_map(folder, campaign.target.vocab_size)
-    except (StoreError, OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (StoreError, OSError, EOFError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise CorpusError(f"{folder}: cannot be read ({str(error).splitlines()[0]}); materialize vocab_map again") from None
     wanted = _facts(campaign, open_corpus(store.corpus).digest, stated["forced"])
     for name, value in wanted.items():
@@ -209,7 +209,7 @@ def judge_vocab_map(campaign: Campaign, store: Store) -> list[Verdict]:
     folder = whole_folder(store.vocab_map)
     try:
         d2t, t2d, counts = _read_map(folder, campaign.target.vocab_size)
-    except (OSError, ValueError, pa.ArrowException, CorpusError) as error:
+    except (OSError, EOFError, ValueError, KeyError, pa.ArrowException, CorpusError) as error:
         message = f"cannot be read: {str(error).splitlines()[0]}; materialize vocab_map again"
         return [verdict("vocab_map", "mapping", False, message), verdict("vocab_map", "coverage", False, message)]
     corpus = open_corpus(store.corpus)

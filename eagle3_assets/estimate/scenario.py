@@ -19,6 +19,7 @@ from eagle3_assets.estimate.assumptions import STATED, stated
 
 DTYPES = {"bfloat16": 2, "float32": 4}
 TRAINERS = ("speculators", "specforge")
+SMALLEST, LARGEST = 1e-9, 1e18  # of any value: behind them arithmetic on floats ends in infinity, which is no JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _number(text: str) -> float:
     """7_000_000, 7M, 1.5e9, 8K (8,192: lengths go by powers of two)."""
     factor = {"K": 1024.0, "M": 1e6, "G": 1e9}.get(text[-1:].upper(), 1.0)
     value = float(text[:-1] if factor != 1.0 else text) * factor
-    if not math.isfinite(value):
+    if not math.isfinite(value) or abs(value) > LARGEST or 0 < abs(value) < SMALLEST:
         raise ValueError
     return value
 

@@ -71,6 +71,7 @@ class MappedRows:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.table = read_table(self.folder)
+        self.digest = table_digest(self.folder)
         where = os.environ.get(STATES_VARIABLE)
         self.states = Path(where) if where else self.folder / self.table["states"]
         self._maps: dict[int, dict[str, npt.NDArray[Any]]] = {}
@@ -162,6 +163,11 @@ class MappedRows:
         x = final.to(torch.float32)
         normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.table["final_norm_eps"])
         return (self._weight.to(final.device) * normed.to(final.dtype)).to(final.dtype)
+
+
+def table_digest(folder: Path) -> str:
+    """Sixteen hex digits over `rows.json`: what binds a reference to the table whose row it means."""
+    return hashlib.blake2b((folder / TABLE_FILE).read_bytes(), digest_size=8).hexdigest()
 
 
 def read_table(folder: Path) -> dict[str, Any]:

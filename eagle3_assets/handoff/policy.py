@@ -24,7 +24,7 @@ from eagle3_assets.corpus.reader import Corpus
 from eagle3_assets.errors import StateError
 from eagle3_assets.lineage import VERDICTS_FILE, verdicts_manifest
 from eagle3_assets.states.reader import StateRow, States
-from eagle3_assets.store import Store
+from eagle3_assets.store import Store, read_manifest
 
 _COLUMNS = ("sample_id", "turn", "final_grade", "winner", "input_ids", "loss_mask")
 
@@ -57,10 +57,14 @@ def refusal_with_states(campaign: Campaign, states: States, pack: Pack) -> str |
 def judged_rows(store: Store, corpus: Corpus, shard: str) -> Iterator[Pack]:
     """The rows of a corpus part as the model judged them: final grade, ids and mask of the winner. Unchanged where it judged none.
 
-    Raises StateError for a file that is no table of verdicts.
+    Raises StoreError for a file of verdicts that is damaged (it decides ids: every byte is compared), StateError for one that is no table
+    of them.
     """
-    manifest = verdicts_manifest(store, shard)
-    verdicts = {} if manifest is None else _read_verdicts(store.states(shard) / VERDICTS_FILE)
+    path = store.states(shard) / VERDICTS_FILE
+    verdicts: dict[tuple[str, int], dict[str, Any]] = {}
+    if verdicts_manifest(store, shard) is not None:
+        read_manifest(path, verify=True)
+        verdicts = _read_verdicts(path)
     for pack in corpus.part(shard):
         row = verdicts.get((pack.sample_id, pack.turn))
         yield pack if row is None else _as_judged(pack, row)

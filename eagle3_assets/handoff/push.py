@@ -66,12 +66,15 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class PushPlan:
-    """`to_send` and `there` together are all parcels; `there` arrived with an earlier push and did not change since."""
+    """`to_send` and `there` together are all parcels; `there` arrived with an earlier push, lies there at its size and did not change
+    since. `overwritten`: names to send that something else has there; `left`: files of earlier pushes that are none of these parcels."""
 
     destination: str
     to_send: tuple[Parcel, ...]
     there: tuple[Parcel, ...]
     credentials: str
+    overwritten: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def bytes_to_send(self) -> int:
@@ -115,26 +118,35 @@ def _records(store: Store, manifest: Manifest) -> list[Path]:
 
 def check_destination(destination: str, store: Store) -> Protocol:
     """The protocol of an address. Raises StoreError: not an address, a protocol that is unknown or whose package is missing, credentials
-    inside it (never shown), a place inside the data root."""
+    inside it (never shown), a place inside the data root or inside another campaign's folder."""
     try:
         parts = urlsplit(destination)
     except ValueError:
         parts = urlsplit("")
     if "@" in parts.netloc:
         raise StoreError("the destination holds credentials before an @; take them out and set them in the environment")
+    if parts.query and parts.scheme not in ("file", "memory"):
+        raise StoreError(
+            "the destination holds a query behind a ?, where credentials may stand; take it out and set them in the environment"
+        )
     known = ", ".join(f"{name}://" for name in PROTOCOLS)
     protocol = PROTOCOLS.get(parts.scheme)
     if protocol is None:
         raise StoreError(
-            f"{destination}: is no address that can be pushed to; start it with one of {known} (hf://datasets/org/name)"
+            f"{_SECRETS.sub('***', destination)}: is no address that can be pushed to; start it with one of {known} (hf://datasets/org/name)"
         )
     if protocol.package is not None and importlib.util.find_spec(protocol.package) is None:
         raise StoreError(f"{destination}: {parts.scheme}:// needs the package {protocol.package}; pip install {protocol.package}")
     if parts.scheme == "file":
         if parts.netloc:
             raise StoreError(f"{destination}: file addresses have three slashes: file:///{parts.netloc}{parts.path}")
-        if Path(parts.path).absolute().resolve().is_relative_to(store.root.resolve()):
+        place = Path(parts.path).absolute().resolve()
+        if place.is_relative_to(store.root.resolve()):
             raise StoreError(f"{destination}: lies inside the data root {store.root}; name a place outside it")
+        if owner := next((p for p in (place, *place.parents) if (p / "campaign.lock").is_file()), None):
+            raise StoreError(
+                f"{destination}: lies inside the campaign folder {owner}, whose files it would overwrite; name a place outside it"
+            )
     return protocol
 
 
@@ -152,14 +164,18 @@ def credentials_line(protocol: Protocol) -> tuple[bool, str]:
 
 
 def plan_push(destination: str, parcels: list[Parcel], store: Store) -> PushPlan:
-    """What a push would send. Asks the destination for its record; writes nothing. Raises StoreError."""
+    """What a push would send. Asks the destination for its record and for what lies there; writes nothing. Raises StoreError."""
     protocol = check_destination(destination, store)
     enough, credentials = credentials_line(protocol)
     recorded = _read_record(destination) if enough else {}
-    there = tuple(p for p in parcels if recorded.get(p.name) == {"bytes": p.bytes, "xxh3": p.xxh3})
+    sizes = _sizes(destination, [p.name for p in parcels]) if enough else {}
+    there = tuple(p for p in parcels if recorded.get(p.name) == _facts(p) and sizes.get(p.name) == p.bytes)
     known = set(there)
     to_send = tuple(p for p in parcels if p not in known)
-    return PushPlan(destination, to_send, there, credentials)
+    overwritten = tuple(p.name for p in to_send if p.name in sizes and p.name not in recorded)
+    return PushPlan(
+        destination, to_send, there, credentials, overwritten, tuple(sorted(recorded.keys() - {p.name for p in parcels}))
+    )
 
 
 def push(plan: PushPlan, store: Store, *, on_bytes: Callable[[int], None] = lambda n: None) -> int:
@@ -215,6 +231,26 @@ def _send(fs: Any, remote: str, parcel: Parcel, destination: str, on_bytes: Call
         ) from None
     if hasher.hexdigest() != parcel.xxh3:
         raise StoreError(f"{parcel.path}: is not what its manifest says; materialize it again, then push again")
+
+
+def _sizes(destination: str, names: Iterable[str]) -> dict[str, int | None]:
+    """Bytes of those of `names` that lie at the destination: its folders are listed, so a file that was removed there is sent again."""
+    fs, root = _filesystem(destination)
+    wanted: dict[str, dict[str, str]] = {}
+    for name in names:
+        folder, _, last = f"{root}/{name}".rpartition("/")
+        wanted.setdefault(folder, {})[last] = name
+    found: dict[str, int | None] = {}
+    for folder, files in wanted.items():
+        try:
+            listed = fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            continue
+        except Exception as error:  # each storage library raises its own
+            raise _unreachable(destination, "cannot be listed", error) from None
+        by_last = {str(entry["name"]).rstrip("/").rpartition("/")[2]: entry.get("size") for entry in listed}
+        found |= {files[last]: size for last, size in by_last.items() if last in files}
+    return found
 
 
 def _read_record(destination: str) -> dict[str, dict[str, Any]]:

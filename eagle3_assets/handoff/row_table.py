@@ -107,7 +107,8 @@ def write_row_table(campaign: Campaign, store: Store, corpus: Corpus, folder: Pa
         "version": VERSION,
         **facts,
         "final_norm_eps": norm.eps,
-        "states": os.path.relpath(store.hidden_states, folder),
+        # the folder of hand-offs may be a link to another disk, and `..` leads out of where it really lies
+        "states": os.path.relpath(store.root.resolve() / store.hidden_states.name, folder.resolve()),
         "corpus": corpus.digest,
         "train_rows": len(rows["train"]),
         "parts": parts,

@@ -2,7 +2,7 @@
 
 SpecForge's reader, its feature store and its vocabulary count all open a feature file by one call, `torch.load(path, weights_only=False,
 mmap=True)`, and nothing in its command line takes another store. So a reference is a file that this call turns into the row: a pickled
-`FeatureRow(folder, i)`. Runs inside the trainer's environment (numpy, torch; this repository on PYTHONPATH).
+`FeatureRow(folder, i, table)`. Runs inside the trainer's environment (numpy, torch; this repository on PYTHONPATH).
 
 A reference names the hand-off's folder. A hand-off that was moved, or fetched from elsewhere, gets its references anew:
 
@@ -26,20 +26,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eagle3_assets.errors import StateError
-from eagle3_assets.handoff.mapped_rows import STATES_VARIABLE, TABLE_FILE, MappedRows, read_table
+from eagle3_assets.handoff.mapped_rows import STATES_VARIABLE, TABLE_FILE, MappedRows, read_table, table_digest
 
 if TYPE_CHECKING:
     import torch
 
 KEYS = ("input_ids", "loss_mask", "hidden_state", "aux_hidden_state")
+ANEW = (
+    "`python -m eagle3_assets.handoff.specforge_rows FOLDER`, with the folder where the hand-off lies, writes its references anew"
+)
 
 
 def _rows(folder: str) -> MappedRows:
     """The open table of a folder: one in a process, until it is written anew or $EAGLE3_STATES changes."""
     try:
         written = (Path(folder) / TABLE_FILE).stat().st_mtime_ns
-    except OSError:
-        written = 0  # opening it says what is wrong
+    except OSError as error:
+        raise StateError(
+            f"{Path(folder) / TABLE_FILE}: a reference leads here, and it cannot be read ({error.strerror}); was the hand-off moved? {ANEW}"
+        ) from None
     return _open(folder, written, os.environ.get(STATES_VARIABLE))
 
 
@@ -52,17 +57,22 @@ class FeatureRow(Mapping[str, "torch.Tensor"]):
     """One row as SpecForge's dictionary: `input_ids` int64 [T], `loss_mask` int64 [T], `hidden_state` [1, T, H] post-norm,
     `aux_hidden_state` [1, T, 3H] low, mid, high (a view of the mapped part).
 
-    A tensor is made when it is asked for, so counting tokens reads no states. Raises StateError where the part is not the one that
-    the hand-off was made from.
+    A tensor is made when it is asked for, so counting tokens reads no states. `table` is the digest of the `rows.json` that the reference
+    was written for (None: whichever is there). Raises StateError where that, or the part, is not the one that it was made from.
     """
 
-    def __init__(self, folder: str, index: int) -> None:
-        self.folder, self.index = folder, index
+    def __init__(self, folder: str, index: int, table: str | None = None) -> None:
+        self.folder, self.index, self._table = folder, index, table
         self._rows = _rows(folder)
+        if table not in (None, self._rows.digest):
+            raise StateError(
+                f"{Path(folder) / TABLE_FILE}: row {index} of another table was referred to: the hand-off was made again, or this is a copy of "
+                f"it; {ANEW}"
+            )
         self._row = self._rows[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FeatureRow, (self.folder, self.index)
+        return FeatureRow, (self.folder, self.index, self._table)
 
     def __getitem__(self, key: str) -> torch.Tensor:
         import torch
@@ -90,13 +100,13 @@ def reference_path(folder: Path, split: str, i: int, rows: int, *, per_folder: i
 
 
 class _Reference:
-    """Pickles as the call `FeatureRow(folder, index)`; nothing is opened to write it."""
+    """Pickles as the call `FeatureRow(folder, index, table)`; nothing is opened to write it."""
 
-    def __init__(self, folder: str, index: int) -> None:
-        self.folder, self.index = folder, index
+    def __init__(self, folder: str, index: int, table: str) -> None:
+        self.folder, self.index, self.table = folder, index, table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FeatureRow, (self.folder, self.index)
+        return FeatureRow, (self.folder, self.index, self.table)
 
 
 def references(folder: Path, table: Mapping[str, Any]) -> list[Path]:
@@ -109,10 +119,10 @@ def write_references(folder: Path, home: Path) -> int:
     """Write the reference of every row of `folder`'s table into `folder`, to be loaded once it lies at `home`; returns how many."""
     import torch
 
-    paths = references(folder, read_table(folder))
+    paths, table = references(folder, read_table(folder)), table_digest(folder)
     for i, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(_Reference(str(home.absolute()), i), path)
+        torch.save(_Reference(str(home.absolute()), i, table), path)
     return len(paths)
 
 
@@ -129,6 +139,8 @@ def main() -> None:
         print(f"{write(folder, folder)} references in {folder}")
     except StateError as error:
         sys.exit(str(error))
+    except (OSError, RuntimeError) as error:  # torch says a folder that cannot be written with the latter
+        sys.exit(f"{folder}: references cannot be written ({str(error).splitlines()[0]}); check permissions and space")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ the folders in it, as training data. So validation rows, where the corpus has th
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +27,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.corpus.reader import open_corpus
 from eagle3_assets.corpus.swap import replaced_folder, whole_folder
-from eagle3_assets.errors import StateError
+from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.handoff.card import write_card
 from eagle3_assets.handoff.policy import refusal, rows_as_judged
 from eagle3_assets.handoff.row_table import Tally
@@ -114,7 +115,7 @@ def judge_handoff_tokens(campaign: Campaign, store: Store) -> list[Verdict]:
                 if line is None or not _equals(line, pack):
                     wrong.append(pack.sample_id)
             more = sum(1 for rest in found.values() for _ in rest)
-    except (OSError, EOFError, StateError) as error:
+    except (OSError, EOFError, zlib.error, Eagle3Error) as error:
         message = f"{folder}: cannot be read ({getattr(error, 'strerror', None) or error})"
         return [verdict("handoff_tokens", "rows_match_corpus", False, message)]
     wrong += ["a line that is no such row"] * min(more, 10)

@@ -72,7 +72,10 @@ def _prompt_end(own: npt.NDArray[Any], prompt: npt.NDArray[Any], tail: npt.NDArr
 
 
 def choose(log_probs: Sequence[float], p_exact: float) -> Choice:
-    """The most probable candidate. `log_probs[0]` is the row's own, whose prior is `p_exact`."""
+    """The most probable candidate. `log_probs[0]` is the row's own, whose prior is `p_exact`; nan where the model gave nothing finite:
+    then nothing is chosen (the row's own ids, posterior 0)."""
+    if not np.isfinite(log_probs).all():
+        return Choice(0, 0.0, tuple(float(x) for x in log_probs))
     others = len(log_probs) - 1
     own = min(max(p_exact, FLOOR), 1.0 - FLOOR) if others else 1.0
     prior = np.array([own, *[(1.0 - own) / max(1, others)] * others])
@@ -90,13 +93,13 @@ def final_grade(grade: str, choice: Choice, statistics: RowStatistics) -> tuple[
     reasons = []
     if statistics.edges:
         reasons.append("edge_tokens")
-    if statistics.log10_e >= IMPOSSIBLE:
+    if not statistics.log10_e < IMPOSSIBLE:  # figures that are no numbers prove nothing
         reasons.append("on_policy")
     if grade in PROVEN:
         return grade, tuple(reasons)
     if grade != "C1":
         return ("Q" if reasons else grade), tuple(reasons)
-    if len(choice.log_probs) == 1:
+    if len(choice.log_probs) < 2:  # none where the row has no survivors, or was not asked about them (ray)
         return ("Q" if reasons else "C1"), (*reasons, "open")
     if choice.posterior < CHOSEN:
         return "Q", (*reasons, "undecided")

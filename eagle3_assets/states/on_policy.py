@@ -126,14 +126,23 @@ def _nucleus(log_p: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def row_statistics(
-    scores: Scores, ids: Sequence[int] | npt.NDArray[np.int64], *, top_p: float, edge: Bools, end_id: int
+    scores: Scores,
+    ids: Sequence[int] | npt.NDArray[np.int64],
+    *,
+    top_p: float,
+    edge: Bools,
+    end_id: int,
+    greedy: bool = False,
 ) -> RowStatistics:
-    """Statistics of one row. `ids` are all ids of the row, `edge` bool [R] marks generated ids at an edge (`edges_of`)."""
+    """Statistics of one row. `ids` are all ids of the row, `edge` bool [R] marks generated ids at an edge (`edges_of`).
+
+    `greedy`: at temperature 0 nothing was drawn, so there is no surprise to expect: only ranks and probabilities are told.
+    """
     n = len(scores.positions)
     if not n:
         return RowStatistics(0, 0.0, 0.0, 0.0, 0.0, float("nan"), 0.0, 0, (), 0.0, None)
-    spread = float(scores.variance.sum(dtype=np.float64))
-    heat = float((-scores.log_q.astype(np.float64) - scores.entropy).sum())
+    spread = 0.0 if greedy else float(scores.variance.sum(dtype=np.float64))
+    heat = 0.0 if greedy else float((-scores.log_q.astype(np.float64) - scores.entropy).sum())
     ends = int(ids[int(scores.positions[-1])]) == end_id
     truncated = 0 < top_p < 1
     outside = scores.mass_above > top_p + NUCLEUS_SLACK if truncated else np.zeros(n, dtype=bool)
@@ -146,7 +155,7 @@ def row_statistics(
         spread=spread,
         # a variance that is only rounding says nothing
         z=heat / spread**0.5 if spread > 1e-6 * n else float("nan"),
-        log10_e=log10_mixture(log_martingales(scores)),
+        log10_e=0.0 if greedy else log10_mixture(log_martingales(scores)),
         nucleus_violations=int(outside.sum()),
         edges=tuple(int(p) for p in scores.positions[edge & unlikely]),
         first_nll=float(-scores.logprob[:FIRST].mean(dtype=np.float64)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def judge_on_policy(table: pa.Table | None, *, asked: bool) -> list[Verdict]:
     rows, out = sum(s.rows for s in found), sum(s.out for s in found)
     edge_rows = sum(s.edge_rows for s in found)
     numbers: dict[str, Any] = {"rows": table.num_rows, "judged": rows, "out": out, "chosen": sum(s.chosen for s in found)}
-    numbers |= {f"temperature {s.provider} {s.dataset}": round(s.temperature[0], 4) for s in found}
+    numbers |= {f"temperature {s.provider} {s.dataset}": round(s.temperature[0], 4) for s in found if isfinite(s.temperature[0])}
     limit = check_named(STAGE, "edge_tokens").max_share
     low = lower_bound(edge_rows, rows, CONFIDENCE)
     worst = table.filter(pc.greater(pc.list_value_length(table.column("edges")), 0))

@@ -9,7 +9,7 @@ then the stored final states are scored: what is judged is what a trainer reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,19 +23,21 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError, StoreError
 from eagle3_assets.exact.tokenizer import load_profile
+from eagle3_assets.states.capture import capture_rows
 from eagle3_assets.states.choice import Choice, candidates, choose, final_grade
 from eagle3_assets.states.extractors.interface import Extractor
 from eagle3_assets.states.final_norm import FinalNorm
 from eagle3_assets.states.on_policy import RowStatistics, Scores, edges_of, row_statistics
-from eagle3_assets.states.reader import StateRow
+from eagle3_assets.states.partition import spec_of
+from eagle3_assets.states.reader import StateRow, States
 from eagle3_assets.states.reader import open as open_states
-from eagle3_assets.store import Manifest, Store, atomic_file, commit, digest_json, is_current, read_manifest, require
+from eagle3_assets.store import Manifest, Store, atomic_file, commit, digest_json, read_manifest, require
 
 if TYPE_CHECKING:
     from eagle3_assets.states.target_head import TargetHead
 
 FILE_NAME = "on_policy.parquet"
-VERSION = 1
+VERSION = 2
 ALONE = Choice(0, 1.0, ())
 
 _FLOATS = pa.list_(pa.float32())
@@ -73,9 +75,16 @@ class Judge:
         """Figures of one row; `final` [T, H] pre-norm states."""
         sampling = self.campaign.sampling_of(self.campaign.dataset_named(dataset))
         ids = np.asarray(ids, dtype=np.int64)
-        scores = self.head.score(final, ids, mask, temperature=sampling.temperature, top_p=sampling.top_p)
+        try:
+            scores = self.head.score(final, ids, mask, temperature=sampling.temperature, top_p=sampling.top_p)
+        except (RuntimeError, MemoryError, IndexError) as error:  # memory, a lost device, an id that the head does not have
+            reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+            raise StateError(
+                f"the target's head over a row of {len(ids)} ids failed on {self.head.weight.device} ({reason})"
+            ) from error
         edge = edges_of(ids, scores.positions, self.markers)
-        return scores, row_statistics(scores, ids, top_p=sampling.top_p, edge=edge, end_id=self.end_id)
+        greedy = sampling.temperature == 0
+        return scores, row_statistics(scores, ids, top_p=sampling.top_p, edge=edge, end_id=self.end_id, greedy=greedy)
 
 
 def open_judge(campaign: Campaign, norm: FinalNorm) -> Judge:
@@ -90,21 +99,35 @@ def open_judge(campaign: Campaign, norm: FinalNorm) -> Judge:
 
 def is_judged(campaign: Campaign, store: Store, shard: str) -> bool:
     """Whether the model's verdict on the committed states is there as the campaign wants it; also where it wants none."""
-    if not campaign.extraction.verdict_share:
-        return True
     states = read_manifest(store.states(shard))
-    return (
-        states is not None and is_current(store.states(shard) / FILE_NAME, on_policy_inputs(campaign, states.digest)) is not None
-    )
+    if states is None:
+        return False
+    found = _committed(store.states(shard) / FILE_NAME)
+    if not campaign.extraction.verdict_share:
+        # states of winners need the file that says so: a run may have died, or its head failed, between the two
+        return not states.numbers.get("other_ids") or (found is not None and found.inputs.get("states") == states.digest)
+    datasets = found.inputs.get("sampling") if found is not None else None
+    if found is None or not isinstance(datasets, dict) or not set(datasets) <= {d.name for d in campaign.dataset}:
+        return False
+    return bool(found.inputs == on_policy_inputs(campaign, states.digest, datasets))
 
 
-def on_policy_inputs(campaign: Campaign, states_digest: str) -> dict[str, Any]:
-    """What decides the file. `states_digest`: that of the partition's committed manifest."""
-    sampling = {d.name: campaign.sampling_of(d).model_dump(mode="json") for d in campaign.dataset}
+def _committed(path: Path) -> Manifest | None:
+    try:
+        return read_manifest(path)
+    except StoreError:  # damage counts as none: it is made again
+        return None
+
+
+def on_policy_inputs(campaign: Campaign, states_digest: str, datasets: Iterable[str]) -> dict[str, Any]:
+    """What decides the file. `states_digest`: that of the partition's committed manifest; `datasets`: those of its rows."""
     return {
         "version": VERSION,
         "states": states_digest,
-        "sampling": digest_json(sampling),
+        "sampling": {
+            name: digest_json(campaign.sampling_of(campaign.dataset_named(name)).model_dump(mode="json"))
+            for name in sorted(set(datasets))
+        },
         "share": campaign.extraction.verdict_share,
     }
 
@@ -113,14 +136,18 @@ def on_policy_inputs(campaign: Campaign, states_digest: str) -> dict[str, Any]:
 def choose_winners(
     extractor: Extractor,
     judge: Judge,
+    shard: str,
     packs: Sequence[Pack],
     archive: pa.Table,
     on_row: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Pack], list[Choice]]:
     """(rows to extract, choices), one a row of `packs`. `archive` is the part's Parquet table, in the same order.
 
-    Only rows with survivors are run: each candidate once, through `extractor`. Raises StateError from the engine.
+    Only rows with survivors are run: each candidate once, through `extractor`, held to what every row is held to (`capture_rows`). A row
+    with a survivor that cannot be run stays as it is: a choice among some says nothing. Raises StateError from the engine.
     """
+    campaign = judge.campaign
+    spec = spec_of(campaign, shard, extractor.describe())
     winners, choices = list(packs), [ALONE] * len(packs)
     survivors, prompts = archive.column("survivors"), archive.column("prompt_len")
     beliefs = archive.column("p_exact")
@@ -129,10 +156,15 @@ def choose_winners(
         if not others:
             continue
         found = candidates(pack, others, prompts[i].as_py())
-        captured = extractor.capture([tuple(int(t) for t in c.input_ids) for c in found], judge.campaign.layers)
+        if len(found) <= len(others):
+            continue
         log_probs = []
-        for c, row in zip(found, captured, strict=True):
-            scores, _ = judge.score(row.states[:, -1], c.input_ids, c.loss_mask, pack.dataset)
+        captured = capture_rows(extractor, spec, found, campaign.extraction.batch_tokens, lambda: None)
+        for c, states in zip(found, captured, strict=True):
+            if isinstance(states, str):  # not finite, also by itself
+                log_probs.append(float("nan"))
+                continue
+            scores, _ = judge.score(states[:, -1], c.input_ids, c.loss_mask, pack.dataset)
             log_probs.append(float(scores.logprob.sum(dtype=np.float64)))
         choices[i] = choose(log_probs, beliefs[i].as_py())
         winners[i] = found[choices[i].winner]
@@ -147,10 +179,9 @@ def write_on_policy(
     """Score the committed states of `hidden_states/<shard>/` and commit the file. `packs` are the corpus rows, not the winners."""
     folder = store.states(shard)
     states = open_states(folder)
-    stored = {(row.sample_id, row.turn): row for row in states}
     sources = [p or s for p, s in zip(archive.column("provider").to_pylist(), archive.column("source").to_pylist(), strict=True)]
     rows = [
-        _row(judge, pack, source, choice, stored.get((pack.sample_id, pack.turn)))
+        _row(judge, pack, source, choice, _stored(states, pack))
         for pack, source, choice in zip(packs, sources, choices, strict=True)
     ]
     path = folder / FILE_NAME
@@ -165,7 +196,17 @@ def write_on_policy(
         "out": finals.count("Q"),
         "other_ids": sum(row["winner"] > 0 for row in rows),
     }
-    return commit(path, files=[path], inputs=on_policy_inputs(judge.campaign, digest), numbers=numbers)
+    return commit(
+        path, files=[path], inputs=on_policy_inputs(judge.campaign, digest, {p.dataset for p in packs}), numbers=numbers
+    )
+
+
+def _stored(states: States, pack: Pack) -> StateRow | None:
+    """One row at a time: rows of lossless parts are decoded memory."""
+    try:
+        return states[pack.sample_id, pack.turn]
+    except KeyError:
+        return None
 
 
 def _row(judge: Judge, pack: Pack, source: str, choice: Choice, stored: StateRow | None) -> dict[str, Any]:
@@ -208,18 +249,31 @@ def in_share(sample_id: str, share: float) -> bool:
 
 # ---------------------------------------------------------------------------------------------------- reading
 def read_on_policy(folder: Path) -> pa.Table | None:
-    """The committed file of a partition folder, or None where the model was not asked. Raises StateError for a damaged one."""
+    """The committed file of a partition folder, or None where the model was not asked about the states that are there (a file about
+    earlier ones may lie beside them). Raises StateError for a damaged one."""
     path = folder / FILE_NAME
     if not path.exists():
         return None
     try:
-        require(path, made_by="hidden_states", verify=True)
+        manifest = require(path, made_by="hidden_states", verify=True)
+        if not _is_about(folder, manifest):
+            return None
         table = pq.read_table(path)
     except (StoreError, OSError, pa.ArrowException) as error:
-        raise StateError(f"{path}: cannot be read ({str(error).splitlines()[0]}); materialize hidden_states again") from None
+        raise StateError(
+            f"{path}: cannot be read ({str(error).splitlines()[0]}); remove it with its manifest and materialize hidden_states again"
+        ) from None
     if table.schema != SCHEMA:
         raise StateError(f"{path}: has other columns than this version writes; materialize hidden_states again")
     return table
+
+
+def _is_about(folder: Path, verdicts: Manifest) -> bool:
+    try:
+        states = read_manifest(folder)
+    except StoreError:  # a damaged part is found and named as such; its neighbours are still the winners' states
+        return True
+    return states is not None and verdicts.inputs.get("states") == states.digest
 
 
 def winning_packs(packs: Sequence[Pack], table: pa.Table | None) -> list[Pack]:

@@ -82,16 +82,18 @@ def write_partition(
     *,
     corpus_part_digest: str | None = None,
     on_tokens: Callable[[int], None] | None = None,
+    other_ids: int = 0,
 ) -> dict[str, Any]:
     """Extract one corpus part into `hidden_states/<shard>/` and commit it. Returns its figures (plain JSON).
 
     `corpus_part_digest`: the digest that the caller also gives to `state_inputs` (default: `packs_digest(packs)`). `on_tokens` is
-    called with the number of tokens done since the last call, kept parts included. Raises StateError: failed self-test, unsound
+    called with the number of tokens done since the last call, kept parts included. `other_ids`: rows of `packs` that do not have the corpus
+    row's own ids, for the commit. Raises StateError: failed self-test, unsound
     states, too many rows that are not finite, no room on the disk; parts committed by then stay and are kept by the next run.
     """
     writer: PartWriter = InProcess(extractor) if isinstance(extractor, Extractor) else extractor
     facts = writer.describe()
-    spec = _spec(campaign, shard, facts)
+    spec = spec_of(campaign, shard, facts)
     digest = corpus_part_digest or packs_digest(packs)
     inputs = state_inputs(campaign, digest, facts["fingerprint"])
     folder = store.states(shard)
@@ -115,7 +117,7 @@ def write_partition(
             parts[number] = part
             _require_few_missing(spec, parts, allowed)
         _require_few_missing(spec, parts, allowed)
-        figures = _commit(folder, spec, [parts[job.number] for job in jobs], digest, facts, self_test, inputs, kept)
+        figures = _commit(folder, spec, [parts[job.number] for job in jobs], digest, facts, self_test, inputs, kept, other_ids)
     except (StoreError, OSError) as error:
         raise StateError(f"hidden_states {shard}: {error}; committed parts are kept") from None
     return figures
@@ -149,6 +151,7 @@ def _commit(
     self_test: dict[str, Any],
     inputs: dict[str, Any],
     kept: int,
+    other_ids: int,
 ) -> dict[str, Any]:
     """The partition's manifest, then the commit beside the folder: from here on it is believed."""
     for leftover in folder.glob("*.tmp"):  # of a worker that was killed while its part was done by another
@@ -159,13 +162,14 @@ def _commit(
         folder,
         files=[manifest, folder / FINAL_NORM_FILE],
         inputs=inputs,
-        numbers={k: figures[k] for k in ("rows", "tokens", "bytes", "parts", "rows_missing")},
+        numbers={**{k: figures[k] for k in ("rows", "tokens", "bytes", "parts", "rows_missing")}, "other_ids": other_ids},
         known={part.path: part.xxh3 for part in parts},
     )
     return figures
 
 
-def _spec(campaign: Campaign, shard: str, facts: dict[str, Any]) -> PartSpec:
+def spec_of(campaign: Campaign, shard: str, facts: dict[str, Any]) -> PartSpec:
+    """What the parts of a partition share; `facts` are the engine's. Raises StateError for a model of other sizes than the campaign's."""
     check_layers(campaign.layers, facts["num_hidden_layers"])
     for key in ("num_hidden_layers", "hidden_size"):
         if facts[key] != getattr(campaign.target, key):

@@ -24,11 +24,13 @@ Why = Literal["not in the corpus", "outdated", "unfinished", "asked for", "link"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`path` in `hidden_states/`; `bytes` of what lies below it (links not followed), its commit included."""
+    """`path` in `hidden_states/`; `bytes` of what lies below it (links not followed), its commit included; `committed`: when the commit
+    was written (ns; 0 where there is none, None where nobody looked)."""
 
     path: Path
     why: Why
     bytes: int
+    committed: int | None = None
 
 
 def find_candidates(
@@ -46,7 +48,7 @@ def find_candidates(
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         why = _why(store, path, wanted, current, named, unfinished)
         if why is not None:
-            found.append(Candidate(path, why, _bytes(path) + _bytes(manifest_path(path))))
+            found.append(Candidate(path, why, _bytes(path) + _bytes(manifest_path(path)), _committed(path)))
     unknown = [key for key in named if key not in {c.path.name for c in found}]
     if unknown:
         raise StateError(f"{root}: holds no partition {', '.join(unknown)}")
@@ -78,16 +80,26 @@ def _bytes(path: Path) -> int:
     return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path, followlinks=False) for name in names)
 
 
+def _committed(path: Path) -> int:
+    manifest = manifest_path(path)
+    return manifest.stat().st_mtime_ns if manifest.is_file() else 0
+
+
 def remove(store: Store, candidates: Sequence[Candidate], *, archive: Path | None = None) -> int:
     """Delete each candidate, or move it below `archive` (copied, checksums compared, then deleted). Returns bytes given back.
 
-    Raises StateError for a path outside the campaign's `hidden_states/`, for an archive inside it, and for what cannot be written.
+    Raises StateError for a path outside the campaign's `hidden_states/`, for an archive inside it, for a partition that was made anew
+    since it was looked at, and for what cannot be written.
     """
     if archive is not None and store.root.resolve() in (archive.resolve(), *archive.resolve().parents):
         raise StateError(f"{archive}: lies inside {store.root}; an archive is elsewhere")
     for candidate in candidates:
         _require_inside(store, candidate.path)
         with partition_lock(store, candidate.path.name):
+            if candidate.committed not in (None, _committed(candidate.path)):
+                raise StateError(
+                    f"{candidate.path}: was made anew since it was called {candidate.why}; nothing of it was touched: look again"
+                )
             try:
                 if archive is not None and candidate.why != "link":
                     _copy(candidate.path, archive)

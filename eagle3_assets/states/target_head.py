@@ -94,7 +94,7 @@ def load_head(campaign: Campaign, norm: FinalNorm, device: str | None = None) ->
     if not names:
         raise StateError(
             f"{folder}: holds no head (looked for {', '.join(HEADS)}, or tied embeddings); the model's verdict needs one: "
-            'set extraction.verdict = "none" to go without'
+            "set extraction.verdict_share = 0 to go without"
         )
     weight = _read_tensor(where[names[0]], names[0])
     if weight.ndim != 2 or weight.shape[1] != campaign.target.hidden_size:

@@ -50,10 +50,11 @@ class VerdictPass:
         """
         winners, choices = list(packs), [ALONE] * len(packs)
         if self.judge is not None and isinstance(self.engine, Extractor):
-            winners, choices = choose_winners(self.engine, self.judge, packs, archive)
+            winners, choices = choose_winners(self.engine, self.judge, shard, packs, archive)
         numbers = write_partition(
-            self.campaign, store, shard, winners, self.engine, corpus_part_digest=corpus_part_digest, on_tokens=on_tokens
-        )
+            self.campaign, store, shard, winners, self.engine, corpus_part_digest=corpus_part_digest, on_tokens=on_tokens,
+            other_ids=sum(choice.winner > 0 for choice in choices),
+        )  # fmt: skip
         if self.judge is None:
             return numbers
         verdicts = write_on_policy(store, shard, self.judge, packs, archive, choices)

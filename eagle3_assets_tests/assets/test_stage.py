@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from eagle3_assets import definitions
 from eagle3_assets import store as st
-from eagle3_assets.assets import answers, stage, tokens
+from eagle3_assets.assets import answers, handoff, stage, tokens, vocab_map
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import BudgetStop, CampaignError, StoreError
 from eagle3_assets.store import Store
@@ -129,3 +130,21 @@ def test_endpoints_damaged_without_changing_their_size_route_nothing(campaign: C
     )
     with pytest.raises(StoreError, match=r"endpoints\.json: checksum differs"):
         answers.resolved_routing(campaign, store)
+
+
+@pytest.mark.parametrize(
+    ("module", "asset", "lock"), [(vocab_map, "vocab_map", "vocab_map"), (handoff, "tokens", "handoff-tokens")]
+)
+def test_two_runs_at_once_never_write_into_one_folder(
+    module: Any, asset: str, lock: str, tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLE3_DATA", str(tmp_path))
+    for name in ("require", "require_current"):
+        monkeypatch.setattr(module.gate, name, lambda *_, **__: [])
+    for name in ("vocab_map_inputs", "handoff_tokens_inputs"):
+        monkeypatch.setattr(module.lineage, name, lambda *_: {})
+    made = next(a for a in module.build(campaign) if a.key.path[-1] == asset)
+    with Store.of(campaign).lock(lock, what="it"), dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([made], instance=instance, raise_on_error=False)
+    (failure,) = (e.event_specific_data for e in result.all_events if e.is_step_failure)
+    assert "is in use by pid" in str(failure.user_failure_data.description)  # type: ignore[union-attr]

@@ -136,3 +136,13 @@ def test_what_a_resource_may_not_change_is_refused(campaign: Campaign) -> None:
     other = GpuResource.of(campaign).model_copy(update={"weights": "./other"})
     with pytest.raises(StateError, match=r"resource gpu: weights = './other', the campaign says 'embedded'"):
         other.extractor(campaign)
+
+
+def test_a_partition_of_the_corpus_that_is_not_there_is_named(
+    corpus: Corpus, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus.digests["00002"] = "digest-00002"
+    assert run(["verify"]) == 0
+    assert "not there, so not looked at: 1 partitions of the corpus: 00002" in capsys.readouterr().out
+    assert run(["verify", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["absent"] == ["00002"]

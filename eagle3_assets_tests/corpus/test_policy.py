@@ -271,6 +271,23 @@ def test_a_bridge_between_the_sides_ends_as_a_reason(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- joined turns
+def test_a_joined_row_is_on_the_side_of_whoever_has_the_prompt_of_one_of_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [session((5, 4, True), (3, 40, True), (2, 6, True), name=f"s{k}") for k in range(16)]
+    asked = [make_row(f"asked {k}", dataset="b8_sweagent", prompt=s[2].prompt_len, response=30) for k, s in enumerate(sessions)]
+    asked = [with_prompt_of(s[2], row) for s, row in zip(sessions, asked, strict=True)]  # the third turn, answered once more
+    campaign = tiny_campaign(corpus={"join_turns": True, "validation_share": 0.5})
+    c, manifest = build(campaign, tmp_path / "right", [*(r for s in sessions for r in s), *asked])
+    assert manifest["rows"]["dropped"] == {"joined": 32} and {p.split for p in c} == {"train", "validation"}
+    for s, row in zip(sessions, asked, strict=True):
+        assert c.by_sample_id(s[0].sample_id)[0].split == c.by_sample_id(row.sample_id)[0].split
+    forget = dataclasses.replace
+    monkeypatch.setattr("eagle3_assets.corpus.order.group_rows", lambda m, r, share: group_rows(forget(m, later={}), r, share))
+    with pytest.raises(AssertionError, match="split_without_leakage"):  # and the check does not believe the labels
+        build(campaign, tmp_path / "wrong", [*(r for s in sessions for r in s), *asked])
+
+
 def test_turns_that_continue_each_other_become_one_row_when_asked(tmp_path: Path) -> None:
     rows = session((5, 40, True), (3, 20, True), (1, 60, True))
     apart, _ = build(tiny_campaign(), tmp_path / "apart", rows)

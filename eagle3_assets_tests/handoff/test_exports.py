@@ -21,7 +21,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.corpus.vocab import build_vocab_map
-from eagle3_assets.errors import CorpusError, StateError
+from eagle3_assets.errors import CorpusError, StateError, StoreError
 from eagle3_assets.handoff.arrow_dataset import read_arrow_rows
 from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.specforge_export import export_specforge
@@ -349,6 +349,50 @@ def test_a_verdict_on_other_states_is_none(tmp_path: Path) -> None:
     assert export_tokens(place.campaign, place.store).numbers["refused"] == {"awaits_model_verdict": 1}
     with_verdict(place, {waiting.sample_id: "B2"})
     assert export_tokens(place.campaign, place.store).numbers["refused"] == {}
+
+
+def test_a_flipped_bit_in_the_verdicts_hands_nothing_on(tmp_path: Path) -> None:
+    waiting = make_row("w", grade="C1", p_exact=0.99)
+    place = small_place(tmp_path / "tiny", small_campaign(), [waiting, make_row("p")])
+    with_verdict(place, {waiting.sample_id: "B2"})
+    shard = corpora.open(place.store.corpus).by_sample_id(waiting.sample_id)[0].part
+    path = place.store.states(shard) / VERDICTS_FILE
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="checksum differs from"):
+        export_tokens(place.campaign, place.store)
+
+
+# ---------------------------------------------------------------------------------------------------- moved, copied, linked
+def load(path: Path) -> Any:
+    return torch.load(path, weights_only=False, mmap=True)
+
+
+def test_a_reference_serves_the_table_that_it_was_written_for_and_no_other(tmp_path: Path) -> None:
+    place = small_place(tmp_path / "tiny")
+    export_specforge(place.campaign, place.store)
+    copy = tmp_path / "elsewhere" / "handoff" / "specforge"
+    shutil.copytree(place.store.handoff("specforge"), copy)
+    reference = next(copy.glob("train/rows_*/data_*3.ckpt"))
+    assert load(reference).folder == str(place.store.handoff("specforge"))  # the same rows: nothing to tell apart
+    fewer = place.campaign.model_copy(update={"corpus": place.campaign.corpus.model_copy(update={"validation_share": 0.5})})
+    again = small_place(tmp_path / "tiny", fewer)  # the hand-off is made again there: other sides of the split
+    export_specforge(again.campaign, again.store)
+    with pytest.raises(StateError, match=r"another table was referred to.*specforge_rows FOLDER"):
+        load(reference)
+    shutil.rmtree(again.store.handoff("specforge"))
+    with pytest.raises(StateError, match=r"a reference leads here.*was the hand-off moved\?"):
+        load(reference)
+
+
+def test_hand_offs_on_another_disk_find_the_states_where_they_are(tmp_path: Path) -> None:
+    place = small_place(tmp_path / "data" / "tiny")
+    (tmp_path / "far" / "away" / "disk").mkdir(parents=True)
+    (place.store.root / "handoff").symlink_to(tmp_path / "far" / "away" / "disk")
+    export_speculators(place.campaign, place.store)
+    rows = MappedRows(place.store.handoff("speculators"))
+    assert rows.states.resolve() == place.store.hidden_states.resolve() and len(rows) == 24
 
 
 # ---------------------------------------------------------------------------------------------------- swap, check

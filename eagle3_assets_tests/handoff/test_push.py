@@ -18,7 +18,7 @@ from eagle3_assets.handoff import push as pushing
 from eagle3_assets.handoff.push import RECORD, parcels_of, plan_push, push
 from eagle3_assets.handoff.speculators_export import export_speculators
 from eagle3_assets.handoff.tokens import export_tokens
-from eagle3_assets.store import read_manifest
+from eagle3_assets.store import commit, read_manifest
 from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.handoff.test_exports import small_place
 
@@ -150,6 +150,8 @@ def test_a_destination_that_refuses_is_one_line_without_secrets(place: Place, mo
     [
         ("s3://AKIAKEYKEYKEYKEY:secret@bucket/x", "credentials before an @"),
         ("/tmp/x", "is no address that can be pushed to"),
+        ("s3://bucket/x?sig=secretsecret", "a query behind a"),
+        ("AKIAKEYKEYKEYKEY", "is no address that can be pushed to"),
         ("ftp://host/x", "is no address that can be pushed to"),
         ("file://tmp/x", "three slashes: file:///tmp/x"),
     ],
@@ -222,3 +224,39 @@ def test_what_is_outdated_or_failed_its_checks_is_not_sent(
     monkeypatch.setattr(face, "load_campaign", lambda: place.campaign)
     assert cli.run(["push", destination, "--yes"]) == 1  # committed by hand: made from other inputs than the flow's
     assert "handoff/tokens is outdated" in capsys.readouterr().err and there(destination) == {}
+
+
+# ---------------------------------------------------------------------------------------------------- what lies there already
+def test_a_file_that_was_removed_or_cut_there_is_sent_again(place: Place, tmp_path: Path) -> None:
+    destination, out = f"file://{tmp_path}/out", tmp_path / "out"
+    push(plan_push(destination, tokens(place), place.store), place.store)
+    (out / "README.md").unlink()
+    (out / "tokens.jsonl").write_bytes(b"cut")
+    plan = plan_push(destination, tokens(place), place.store)
+    assert [p.name for p in plan.to_send] == ["README.md", "tokens.jsonl"] and len(plan.there) == 1
+    push(plan, place.store)
+    assert (out / "tokens.jsonl").read_bytes() == (place.store.handoff_tokens / "tokens.jsonl").read_bytes()
+
+
+def test_somebodys_own_file_and_what_an_older_push_left_are_named_first(
+    command: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "README.md").write_text("mine")
+    assert cli.run(["push", f"file://{tmp_path}/out"]) == 0
+    assert "1 files that no push of ours sent lie there and would be overwritten: README.md" in capsys.readouterr().out
+    assert cli.run(["push", f"file://{tmp_path}/out", "--yes"]) == 0
+    (command.store.handoff_tokens / "validation.jsonl.gz").unlink()  # the split was given up: rows train that validated before
+    commit(command.store.handoff_tokens, files=list(command.store.handoff_tokens.iterdir()), inputs={})
+    assert cli.run(["push", f"file://{tmp_path}/out"]) == 0
+    said = capsys.readouterr().out
+    assert "1 files of earlier pushes stay there beside these" in said and "validation.jsonl.gz" in said
+
+
+def test_another_campaigns_folder_is_no_destination(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "data" / "other"
+    (other / "corpus").mkdir(parents=True)
+    (other / "campaign.lock").write_text("{}")
+    for address in (f"file://{other}", f"file://{other}/corpus"):
+        with pytest.raises(StoreError, match="lies inside the campaign folder"):
+            plan_push(address, tokens(place), place.store)

@@ -155,7 +155,10 @@ def test_validation_rows_are_kept_out_of_what_the_trainers_read(tmp_path: Path) 
     # speculators reads every .json and .jsonl below a folder
     assert [p.name for p in store.handoff_tokens.rglob("*") if p.suffix in (".json", ".jsonl")] == ["tokens.jsonl"]
     assert judge_handoff_tokens(campaign, store)[0].passed
+    whole = (store.handoff_tokens / "validation.jsonl.gz").read_bytes()
     (store.handoff_tokens / "validation.jsonl.gz").write_bytes(gzip.compress(b"\n".join(packed[1:]) + b"\n"))
+    assert judge_handoff_tokens(campaign, store)[0].stops
+    (store.handoff_tokens / "validation.jsonl.gz").write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # no deflate stream
     assert judge_handoff_tokens(campaign, store)[0].stops
 
 

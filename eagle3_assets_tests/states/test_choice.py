@@ -61,6 +61,14 @@ def test_c1_goes_up_or_out() -> None:
     assert final_grade("C1", unsure, statistics()) == ("Q", ("undecided",))
     assert final_grade("C1", sure, statistics(edges=(7,))) == ("Q", ("edge_tokens",))
     assert final_grade("C1", alone, statistics()) == ("C1", ("open",))
+    assert final_grade("C1", Choice(0, 1.0, ()), statistics()) == ("C1", ("open",)), "without survivors, or with ray"
+
+
+def test_figures_that_are_no_numbers_choose_nothing_and_prove_nothing() -> None:
+    nan = float("nan")
+    got = choose([-1.0, nan], 0.5)
+    assert (got.winner, got.posterior) == (0, 0.0) and final_grade("C1", got, statistics()) == ("Q", ("undecided",))
+    assert final_grade("B1", Choice(0, 1.0, ()), statistics(log10_e=nan)) == ("Q", ("on_policy",))
 
 
 def test_proven_ids_stay_and_the_others_go_out_on_what_cannot_be() -> None:

@@ -194,3 +194,20 @@ def test_another_checkpoint_shows_in_the_pool(mini: Mini) -> None:
     judged = mini.judge(mini.sample(1.0, TOP_P, other))
     assert pooled(judged)[1] > 1.1
     assert np.mean([r.nucleus_violations > 0 for r, _ in judged]) > 0.05
+
+
+def test_greedy_ids_are_not_called_colder_than_stated() -> None:
+    """Sixty times the likelier of two ids: impossible at temperature 1, certain at 0."""
+    n, q = 60, np.array([0.7, 0.3])
+    log_q = np.full(n, np.log(q[0]), np.float32)
+    entropy = -(q * np.log(q)).sum()
+    variance = (q * np.log(q) ** 2).sum() - entropy**2
+    tilts = np.tile([np.log((q ** (1 - a)).sum()) for a in on_policy.TILTS], (n, 1)).astype(np.float32)
+    figures = [np.full(n, x, np.float32) for x in (entropy, variance, 0.0)]
+    scores = Scores(np.arange(1, n + 1, dtype=np.int32), log_q, log_q, *figures, tilts)
+    edge = np.zeros(n, dtype=bool)
+    sampled, greedy = (
+        row_statistics(scores, list(range(n + 1)), top_p=0.95, edge=edge, end_id=-1, greedy=g) for g in (False, True)
+    )
+    assert sampled.log10_e > 6 and sampled.z < -4
+    assert greedy.log10_e == 0 and np.isnan(greedy.z) and temperature_of(greedy.heat, greedy.spread)[1:] == (0.0, float("inf"))

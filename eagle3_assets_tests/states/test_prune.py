@@ -56,6 +56,15 @@ def test_removing_gives_the_bytes_back_and_leaves_the_others(full: Store) -> Non
     assert len(states_room.open(full.states("00001"))) == 3
 
 
+def test_a_partition_that_a_run_made_anew_meanwhile_stays(full: Store, make_campaign: CampaignMaker) -> None:
+    found = find_candidates(full, wanted=KEYS, current=["00001", "00002"])
+    assert names(found) == {"00000": "outdated"}
+    write_partition(make_campaign(), full, "00000", make_packs((20, 35, 51)), FormulaEngine())
+    with pytest.raises(StateError, match="made anew since it was called outdated"):
+        remove(full, found)
+    assert len(states_room.open(full.states("00000"))) == 3
+
+
 def test_an_archive_holds_a_partition_that_opens_and_verifies(full: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold"
     remove(full, find_candidates(full, wanted=["00001", "00002"], current=KEYS), archive=cold)

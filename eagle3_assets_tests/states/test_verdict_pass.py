@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from eagle3_assets import gate
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError
@@ -15,13 +21,22 @@ from eagle3_assets.kimi_mini.evaluate import questions
 from eagle3_assets.kimi_mini.model import load_model
 from eagle3_assets.kimi_mini.sampler import Ask, sample_all
 from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
-from eagle3_assets.states.extractors import open_extractor
+from eagle3_assets.states.extractors import Captured, open_extractor
+from eagle3_assets.states.extractors.ray_pool import RayPool
 from eagle3_assets.states.on_policy_checks import judge_on_policy, sources, summary_markdown
-from eagle3_assets.states.on_policy_table import FILE_NAME, in_share, is_judged, read_on_policy, winning_packs
+from eagle3_assets.states.on_policy_table import (
+    ALONE,
+    FILE_NAME,
+    choose_winners,
+    in_share,
+    is_judged,
+    read_on_policy,
+    winning_packs,
+)
 from eagle3_assets.states.reader import open as open_states
 from eagle3_assets.states.verdict_pass import VerdictPass
 from eagle3_assets.states.verify import verify_partition
-from eagle3_assets.store import Store
+from eagle3_assets.store import Store, manifest_path, read_manifest
 
 ROWS = 12
 
@@ -129,6 +144,118 @@ def test_checks_and_summary_name_the_source(made: tuple[Campaign, Store, list[Pa
     assert not verdicts["on_policy"].passed and "P / b3_magicoder" in verdicts["on_policy"].message
     edged = table.set_column(table.schema.get_field_index("edges"), "edges", pa.array([[3]] * ROWS, pa.list_(pa.int32())))
     assert not {v.check: v for v in judge_on_policy(edged, asked=True)}["edge_tokens"].passed
+
+
+def test_a_temperature_beyond_all_bounds_is_a_failed_check_that_can_be_filed(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
+) -> None:
+    table = read_on_policy(made[1].states("00000"))
+    assert table is not None
+    hot = table.set_column(table.schema.get_field_index("heat"), "heat", pa.array([500.0] * ROWS))
+    hot = hot.set_column(hot.schema.get_field_index("spread"), "spread", pa.array([100.0] * ROWS))
+    verdicts = judge_on_policy(hot, asked=True)
+    assert not verdicts[0].passed
+    json.dumps([asdict(v) for v in verdicts], allow_nan=False)
+
+
+# ---------------------------------------------------------------------------------------------------- what may lie beside it
+def without_verdict(campaign: Campaign) -> Campaign:
+    return campaign.model_copy(update={"extraction": campaign.extraction.model_copy(update={"verdict_share": 0.0})})
+
+
+@pytest.fixture
+def copied(made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], tmp_path: Path) -> Store:
+    shutil.copytree(made[1].root, tmp_path / "demo")
+    return Store(tmp_path / "demo")
+
+
+def test_a_verdict_on_earlier_states_is_no_verdict_on_those_that_are_there(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], copied: Store
+) -> None:
+    campaign, _, packs, archive, engine = made
+    plain = VerdictPass(without_verdict(campaign), engine.engine, None)
+    plain.write(copied, "00000", packs, archive, corpus_part_digest="another", on_tokens=lambda _: None)
+    assert (copied.states("00000") / FILE_NAME).exists() and read_on_policy(copied.states("00000")) is None
+    problems, _ = verify_partition(campaign, copied, "00000", packs)
+    assert not problems, "the states are those of the rows' own ids"
+
+
+def test_states_of_winners_do_not_stand_without_the_file_that_names_the_winners(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], copied: Store
+) -> None:
+    """A run that died between the two, and a person who then goes on without a head."""
+    campaign, _, packs, archive, engine = made
+    assert is_judged(without_verdict(campaign), copied, "00000"), "with it they do"
+    for path in (copied.states("00000") / FILE_NAME, manifest_path(copied.states("00000") / FILE_NAME)):
+        path.unlink()
+    assert not is_judged(without_verdict(campaign), copied, "00000") and not is_judged(campaign, copied, "00000")
+    plain = VerdictPass(without_verdict(campaign), engine.engine, None)
+    plain.write(copied, "00000", packs, archive, corpus_part_digest="d", on_tokens=lambda _: None)
+    assert is_judged(without_verdict(campaign), copied, "00000") and not verify_partition(campaign, copied, "00000", packs)[0]
+
+
+def test_what_was_filed_about_the_checks_is_bound_to_the_models_verdict(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], copied: Store
+) -> None:
+    states = read_manifest(copied.states("00000"))
+    assert states is not None
+    bound = gate.filed_under("hidden_states", states, copied, gate.ALL)
+    for path in (copied.states("00000") / FILE_NAME, manifest_path(copied.states("00000") / FILE_NAME)):
+        path.unlink()
+    assert gate.filed_under("hidden_states", states, copied, gate.ALL) != bound
+
+
+def test_a_pool_of_workers_has_a_judge_before_any_worker_has_proved_itself(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
+) -> None:
+    campaign, _, _, _, engine = made
+    pool = object.__new__(RayPool)  # no Ray here: nothing of it is asked for the head
+    pool._campaign, pool._facts = campaign, None
+    judge = VerdictPass.of(campaign, pool).judge
+    assert judge is not None and engine.judge is not None
+    np.testing.assert_array_equal(judge.head.norm.weight, engine.judge.head.norm.weight)
+
+
+def test_a_new_dataset_leaves_the_verdict_and_other_sampling_of_its_own_does_not(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
+) -> None:
+    campaign, store, _, _, _ = made
+    more = campaign.dataset[0].model_copy(update={"name": "b5_openthoughts"})
+    assert is_judged(campaign.model_copy(update={"dataset": (*campaign.dataset, more)}), store, "00000")
+    colder = campaign.sampling.model_copy(update={"temperature": 0.6})
+    assert not is_judged(campaign.model_copy(update={"sampling": colder}), store, "00000")
+    others = tuple(d for d in campaign.dataset if d.name != "b3_magicoder")
+    assert not is_judged(campaign.model_copy(update={"dataset": others}), store, "00000")
+
+
+def test_a_row_with_a_survivor_that_cannot_be_run_is_not_chosen(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
+) -> None:
+    _, _, packs, archive, engine = made
+    survivors = [[*archive.column("survivors")[0].as_py(), [9, 9, 9, 9, 9]]]
+    table = archive.slice(0, 1).set_column(0, "survivors", pa.array(survivors, pa.list_(pa.list_(pa.int32()))))
+    winners, choices = choose_winners(engine.engine, engine.judge, "00000", packs[:1], table)  # type: ignore[arg-type]
+    assert choices == [ALONE] and winners == packs[:1]
+
+
+class Overflowing:
+    """The real engine, whose states of every row but the one named are not finite."""
+
+    def __init__(self, engine: Any, sound: tuple[int, ...]) -> None:
+        self.describe, self._capture, self._sound = engine.describe, engine.capture, sound
+
+    def capture(self, token_lists: Sequence[Sequence[int]], layers: Sequence[int], final: str = "prenorm") -> list[Captured]:
+        rows = self._capture(token_lists, layers, final)
+        return [r if r.input_ids == self._sound else replace(r, states=r.states * float("nan")) for r in rows]
+
+
+def test_a_candidate_whose_states_are_not_finite_never_wins(
+    made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
+) -> None:
+    _, _, packs, archive, engine = made
+    broken: Any = Overflowing(engine.engine, tuple(int(i) for i in packs[0].input_ids))
+    winners, choices = choose_winners(broken, engine.judge, "00000", packs[:1], archive.slice(0, 1))  # type: ignore[arg-type]
+    assert choices[0].winner == 0 and choices[0].posterior == 0.0 and winners == packs[:1]
 
 
 def test_without_a_wish_nothing_is_missing_and_with_one_it_is() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StateError
+from eagle3_assets.states.extractors.checkpoint import read_final_norm
 from eagle3_assets.states.final_norm import FinalNorm
 from eagle3_assets.states.part import read_record, record_path
 from eagle3_assets.states.part_job import PartJob, Report, job_tokens, write_job
@@ -133,8 +134,9 @@ class RayPool:
         return found
 
     def final_norm(self) -> FinalNorm:
-        """See `PartWriter.final_norm`. After `prove`."""
-        assert self._facts is not None
+        """See `PartWriter.final_norm`: before `prove` from the checkpoint that this process sees, which has the workers' fingerprint."""
+        if self._facts is None:
+            return read_final_norm(self._campaign)
         weight, eps = self._facts["norm"]
         return FinalNorm(weight.copy(), eps)
 
