@@ -24,8 +24,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup ## the whole flow in miniature: no key, no GPU, no model download
 	$(BIN)/eagle3 run
 
-test: setup # a file's tests stay together; the minutes-long files start first
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder eagle3_assets_tests/e2e eagle3_assets_tests
+test: setup # a file's tests stay together; the minutes-long files start first; threads that spin beside two workers only cost
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder eagle3_assets_tests/e2e eagle3_assets_tests
 
 test-browser: setup ## needs Debian's chromium
 	$(BIN)/python -m pytest -m browser

@@ -135,7 +135,7 @@ def test_both_trainers_are_handed_the_same_rows_with_their_states(demo: Place) -
 
 
 def test_hidden_states_equal_transformers_own(demo: Place) -> None:
-    """Exactly `output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm, rounded to what is stored (bf16)."""
+    """`output_hidden_states` for E_low, E_mid, E_high, and the input of the final norm, up to the rounding of what is stored (bf16)."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -154,10 +154,11 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
         with torch.inference_mode():
             out = model(input_ids=torch.tensor(pack.input_ids.astype(np.int64))[None], output_hidden_states=True, use_cache=False)
         expected = torch.stack([*(out.hidden_states[k][0] for k in campaign.layers), seen.pop()[0]], dim=1)
-        assert torch.equal(row.hidden_states, expected.to(torch.bfloat16))
-        assert not torch.equal(
-            row.hidden_states[:, 3], out.hidden_states[-1][0].to(torch.bfloat16)
-        )  # that one is behind the norm
+        found = row.hidden_states.to(torch.float32)
+        # several rows ran in one pass here and one there: sums in another order (hidden-states.md, section 2: 5e-3 in bf16)
+        assert ((found - expected).norm(dim=(0, 2)) <= 5e-3 * expected.norm(dim=(0, 2))).all()
+        behind_the_norm = out.hidden_states[-1][0]
+        assert (found[:, 3] - behind_the_norm).norm() > 0.1 * behind_the_norm.norm()
 
 
 def test_one_partition_and_a_range_of_two_datasets_materialize_as_one_step(demo: Place) -> None:
