@@ -22,25 +22,25 @@ that is the name of a check (review/table.py) stands in front of its detail: `co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
-from eagle3_assets.exact.grammar import GrammarError, Ids, Parts, assemble, check, split
+from eagle3_assets.exact.grammar import Ids, Parts, assemble, check
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
+from eagle3_assets.exact.prompt_selection import select_prompts
+from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.readings import RULED_OUT, Way
 from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
 from eagle3_assets.exact.render import wants_thinking
-from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, select, select_prompts
+from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, select
 from eagle3_assets.exact.server_ids import from_server_ids
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire_text import canonical_fields, matching_spacing
-from eagle3_assets.exact.witnesses import agree, boundaries, entry_ids, whole_completion
+from eagle3_assets.exact.wire_text import canonical_fields
 
-P_LOGPROBS, P_BOUNDARIES = 0.999, 0.995
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 
 
@@ -124,17 +124,6 @@ def _unbilled(
     return result(case, prompt, ids, grade, p, residual, (tried, 1, 1), reasons, evidence)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the evidence says of a completion. `witness`: "", boundaries or logprobs; `way` the reading of its text, if one was
-    needed."""
-
-    parts: Parts
-    p: float
-    way: Chosen | None
-    witness: str = ""
-
-
 def _from_bill(
     case: Case, prompts: Sequence[PromptCandidate], frames: Sequence[Frame], no_prompt: str | None, reasons: list[str]
 ) -> Reconstruction:
@@ -142,10 +131,10 @@ def _from_bill(
     profile, fields = case.profile, case.fields
     chosen = select(case, frames)
     chosen_prompts, odd_prompt = select_prompts(case, prompts)
-    found = _with_witnesses(case, chosen)
+    found = with_witnesses(case, chosen)
     prompt = chosen_prompts[0][0] if chosen_prompts else prompts[0] if prompts else PromptCandidate((), ())
     if found is None:
-        found = _Found(_standing(frames[0]), 0.0, None)
+        found = Found(_standing(frames[0]), 0.0, None)
         stands = len(assemble(profile, found.parts))
         hint = _misfit_hint(case, stands)
         reasons.append(
@@ -191,7 +180,7 @@ def _outline(profile: Profile, parts: Parts) -> Ids:
 def _evidence(
     case: Case,
     chosen: Selection,
-    found: _Found,
+    found: Found,
     grade: str,
     share: float,
     prompt: PromptCandidate | None,
@@ -237,7 +226,7 @@ def _survivors(case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[
 def _grade(
     case: Case,
     chosen: Selection,
-    found: _Found,
+    found: Found,
     share: float,
     distinct: int,
     odd_prompt: bool,
@@ -290,59 +279,6 @@ def _unheard_of(case: Case, way: Way) -> bool:
 def _cut_may_be_stripped(way: Way) -> bool:
     """Whether the server takes whitespace from the back of the text that the length limit cut: what stood there has no habit."""
     return (way.reading.edges[3] if way.frame.content.text else way.reading.edges[1]).kind in ("strip", "trim")
-
-
-# ---------------------------------------------------------------------------------------------------- witnesses
-def _with_witnesses(case: Case, chosen: Selection) -> _Found | None:
-    """The best candidate with what log-probabilities or stream boundaries say of its segmentation; None where nothing fits."""
-    found = _from_logprobs(case, chosen)
-    if found is not None:
-        return found
-    # a stream may show that the bill is met by other ids of the same text, where no encoding of it meets it
-    best = chosen.completions[0] if chosen.completions else Chosen(chosen.usual, 1.0) if chosen.usual and case.window else None
-    if best is None:
-        return None
-    parts = best.parts
-    told = boundaries(case.profile, parts, case.fields) if not best.way.frame.leaked else None
-    if told is None:
-        return _Found(parts, chosen.p, best) if chosen.completions else None
-    ours = {"reasoning": parts.reasoning, "content": parts.content}
-    ours |= {f"tool:{k}": call.arguments or () for k, call in enumerate(parts.calls)}
-    if told == ours:
-        if not chosen.completions:
-            return None
-        return _Found(parts, max(chosen.p, best.share * P_BOUNDARIES), best, "boundaries")
-    # the stream cuts the text elsewhere than the encoder: same bill, other ids
-    calls = tuple(replace(c, arguments=told[f"tool:{k}"]) if c.arguments is not None else c for k, c in enumerate(parts.calls))
-    cut = replace(parts, reasoning=told["reasoning"], content=told["content"], calls=calls)
-    more = len(assemble(case.profile, cut)) - len(assemble(case.profile, parts))
-    if best.way.billed + more == case.fields.billed_completion:
-        return _Found(cut, best.share * P_BOUNDARIES, best, "boundaries")
-    return _Found(parts, 0.5 * chosen.p, best) if chosen.completions else None
-
-
-def _from_logprobs(case: Case, chosen: Selection) -> _Found | None:
-    """The completion that the entries spell, where they cover all of it and the bill counts them."""
-    profile, fields = case.profile, case.fields
-    if not fields.logprobs:
-        return None
-    told = whole_completion(profile, entry_ids(profile, fields.logprobs), ended=fields.finish_reason in ENDS_TURN)
-    if told is None:
-        return None
-    for candidate in chosen.completions[:MAX_SURVIVORS]:
-        if agree(candidate.ids(profile), told):
-            return _Found(candidate.parts, P_LOGPROBS, candidate, "logprobs")
-    known = [token for token in told if token is not None]
-    if len(known) != len(told):
-        return None
-    try:
-        parts = split(profile, known, thinking=case.thinking, truncated=case.truncated)
-    except GrammarError:
-        return None
-    billed = fields.billed_completion or 0
-    if matching_spacing(profile, parts, fields)[1] is None and billed in (len(known), len(known) - int(parts.ended)):
-        return _Found(parts, P_LOGPROBS, chosen.completions[0] if chosen.completions else None, "logprobs")
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------- a word for the reader

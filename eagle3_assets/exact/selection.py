@@ -23,11 +23,9 @@ from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ODD_TOOL_ID, STYLES, UNCLOSED, CallHabits, Frame, count_calls, enumerate_frames, kind_of
 from eagle3_assets.exact.grammar import Ids, Parts, assemble
 from eagle3_assets.exact.habits import PRIOR_LAMBDA
-from eagle3_assets.exact.hypotheses import PromptCandidate, open_forms
 from eagle3_assets.exact.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
 
-PRIOR_OWN_FORM, PRIOR_OTHER_FORM = 0.8, 0.2
 # Sequences that share no more than this among them are ruled out: at decided providers, where only the back of one text is in doubt; where
 # more is; and at the others
 NEGLIGIBLE, NEGLIGIBLE_SEVERAL, NEGLIGIBLE_UNDECIDED = 0.035, 0.02, 1e-3
@@ -217,28 +215,3 @@ def deviations_of(case: Case, tokens: int) -> Deviations:
         same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
         changes=changes or PRIOR_CHANGES,
     )
-
-
-# ---------------------------------------------------------------------------------------------------- prompts
-def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
-    """(prompts that equal the bill with their normalised weights, best first; whether only forms fit that the profile rules
-    out)."""
-    offset = int(case.learned_prompt.get("offset") or 0)
-    billed = case.fields.billed_prompt
-    fitting = [candidate for candidate in prompts if len(candidate.ids) + offset == billed]
-    out = set(case.learned_prompt.get("ruled_out") or ())
-    allowed = [candidate for candidate in fitting if not out.issuperset(candidate.forms)]
-    if fitting and not allowed:
-        left_open = open_forms(case.profile, case.request, case.learned_prompt) or set()
-        allowed = [candidate for candidate in fitting if left_open.intersection(candidate.forms)]
-    kept = allowed or fitting
-    counts = case.learned_prompt.get("forms") or {}
-
-    def weight(candidate: PromptCandidate) -> float:
-        if counts:
-            return float(max(counts.get(form, 0) for form in candidate.forms)) + 0.1
-        return PRIOR_OWN_FORM if candidate is prompts[0] else PRIOR_OTHER_FORM
-
-    total = sum(weight(candidate) for candidate in kept) or 1.0
-    weighed = sorted(((candidate, weight(candidate) / total) for candidate in kept), key=lambda item: -item[1])
-    return tuple(weighed), bool(fitting) and not allowed
