@@ -90,9 +90,8 @@ def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | 
         reasons.append("the answer is empty")
     if "\ufffd" in "".join((fields.reasoning or "", fields.content or "", *(call.arguments for call in fields.tool_calls))):
         reasons.append("wire_text: U+FFFD in the text: bytes were lost, the ids cannot be known")
-    hopeless = case.window.get("cannot_be_exact")
-    if hopeless:
-        reasons.append(f"provider: no row of it can be exact: {hopeless}")
+    if case.hopeless:
+        reasons.append(f"provider: no row of it can be exact: {case.hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and prompts):
         return _unbilled(case, prompts, _standing(frames[0]), len(frames), no_prompt, reasons)
     return _from_bill(case, prompts, frames, no_prompt, reasons)
@@ -155,9 +154,8 @@ def _from_bill(
     doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := profile.doubts(text))), None)
     grade, p = _grade(case, chosen, found, share, distinct, odd_prompt, doubt, reasons, no_prompt if not prompts else None)
     way = found.way.way if found.way else None
-    billing = way.reading.billing if way else (True, 0)
     offset = int(case.learned_prompt.get("offset") or 0)
-    convention = (0 if billing[0] or not found.parts.ended else -1) + billing[1]
+    convention = (way.constant if way else 0) - ((case.billed or 0) - (fields.billed_completion or 0))
     evidence = _evidence(case, chosen, found, grade, share, prompt if chosen_prompts else None, convention, offset)
     rho = case.window.get("reasoning_count")
     residual = residual_of(
@@ -197,7 +195,8 @@ def _evidence(
         "arguments": way.frame.arguments if way else "wire",
         "leaked": bool(way and way.frame.leaked),
         "reasoning_closed": found.parts.closed,
-        "counts_end": way.reading.billing[0] if way else True,
+        "counts_end": way.constant >= 0 if way else True,
+        "reasoning_apart": bool(case.window.get("reasoning_apart")),
         "convention": {"completion": convention, "prompt": offset},
         "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
