@@ -278,13 +278,13 @@ def _invention(
     for k, edge in enumerate(EDGES):
         if winner.edges[k].kind not in TAKEN:
             continue
-        told = [run for row_runs in runs if (run := row_runs[k])]
-        shares = dict(winner.edges[k].model)
-        if len(told) < INVENTED * len(rows) or (not habits[edge].known and shares.get(" ", 0.0) >= ALWAYS):
-            continue  # one space: what it costs depends on the text behind it, and no constant in a bill does
-        run, count = Counter(told).most_common(1)[0]
         habit = habits[edge]
-        if (habit.share(run) < INVENTED) if habit.known else (run not in seen.get(edge, ())):
+        told = Counter(run for row_runs in runs if (run := row_runs[k]))
+        if not told or (not habit.known and dict(winner.edges[k].model).get(" ", 0.0) >= ALWAYS):
+            continue  # one space: what it costs depends on the text behind it, and no constant in a bill does
+        run, count = told.most_common(1)[0]
+        usual = habit.share(run) * len(rows) if habit.known else 0.0
+        if count > INVENTED * len(rows) and count > FEW_OF_A_KIND + 4 * usual and (habit.known or run not in seen.get(edge, ())):
             return f"{winner.name} puts {run!r} at the {edge.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
     return None
 
