@@ -46,6 +46,7 @@ PROFILE = "kimi-k2.5"
 PROVIDER = "World"
 SURE = ("A0", "A1", "A2", "B1", "B2", "R")
 MOST_WRONG = 0.01
+SEEN_NOWHERE = 0.9
 OUTSIDE: dict[str, Mechanism] = BILLS | REWRITING
 # `--worlds` finds the learnable habits too: what the same figures look like inside the hypotheses
 KNOWN: dict[str, Mechanism] = OUTSIDE | {f"habit: {name}": mechanism for name, mechanism in HABITS.items()}
@@ -80,6 +81,11 @@ class Figures:
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
     examples: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def cannot_be_seen(self) -> bool:
+        """Whether counts show nothing of what the mechanism does, row by row or over all."""
+        return self.silent >= SEEN_NOWHERE * self.changed > 0
 
     @property
     def fails(self) -> bool:
@@ -287,7 +293,7 @@ def show(console: Console, measured: Iterable[Figures], examples: int) -> list[F
     for f in done:
         for example in f.examples[:examples]:
             console.print(f"{f.world}: {example}", markup=False, highlight=False)
-    failing = [f.world for f in done if f.fails]
+    failing = [f"{f.world}{' (counts show nothing)' if f.cannot_be_seen else ''}" for f in done if f.fails]
     sure, wrong = sum(f.sure for f in done), sum(f.sure_wrong for f in done)
     console.print(
         f"{len(done)} worlds, {sum(f.decided for f in done)} decided; {sure} rows in A/B/R, {wrong} wrong; more than 1 % wrong in "
@@ -299,7 +305,7 @@ def show(console: Console, measured: Iterable[Figures], examples: int) -> list[F
 def main(arguments: Sequence[str] | None = None) -> int:
     """1 where the claim does not hold."""
     args = parse(arguments)
-    console = Console(width=max(150, Console().width))
+    console = Console(width=max(160, Console().width))
     if args.list:
         console.print("\n".join(KNOWN), markup=False)
         return 0
@@ -310,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         done = show(console, (measure(name, args) for name in names), args.examples)
     if args.json:
-        args.json.write_text(json.dumps([dataclasses.asdict(f) for f in done], indent=1))
+        args.json.write_text(json.dumps([vars(f) for f in done], indent=1))
     return int(any(f.fails for f in done))
 
 

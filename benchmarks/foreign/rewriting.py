@@ -114,8 +114,8 @@ def _numbers_from_one(call: Call, k: int) -> Call:
 
 def _ids_ahead(call: Call, _: int) -> Call:
     """Each id one ahead of the conversation's count."""
-    name, _, number = call.id.rpartition(":")
-    return replace(call, id=f"{name}:{int(number) + 1}")
+    number = int(call.id.rpartition(":")[2])
+    return replace(call, id=f"functions.{call.name}:{number + 1}")
 
 
 REWRITING: dict[str, Mechanism] = {

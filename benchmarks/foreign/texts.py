@@ -10,115 +10,35 @@ import json
 from collections.abc import Callable, Sequence
 from random import Random
 
-NOUNS = [
-    "river",
-    "market",
-    "engine",
-    "function",
-    "garden",
-    "teacher",
-    "window",
-    "signal",
-    "bridge",
-    "letter",
-    "budget",
-    "server",
-    "cache",
-    "recipe",
-    "mountain",
-    "sample",
-    "harbour",
-    "query",
-    "sensor",
-    "contract",
-    "library",
-    "pattern",
-    "village",
-    "number",
-    "student",
-    "kernel",
-    "battery",
-    "compiler",
-    "painting",
-    "protein",
-    "calendar",
-    "orchestra",
-    "tariff",
-    "glacier",
-    "theorem",
-    "pipeline",
-    "archive",
-    "bakery",
-    "satellite",
-    "committee",
-    "tokenizer",
-    "gradient",
-    "ledger",
-    "violin",
-    "warehouse",
-]
-VERBS = [
-    "explains",
-    "checks",
-    "moves",
-    "compares",
-    "keeps",
-    "returns",
-    "rejects",
-    "builds",
-    "measures",
-    "repeats",
-    "describes",
-    "replaces",
-    "holds",
-    "follows",
-    "predicts",
-]
-ADJECTIVES = [
-    "small",
-    "quiet",
-    "recent",
-    "unusual",
-    "broken",
-    "stable",
-    "careful",
-    "expensive",
-    "hidden",
-    "early",
-    "narrow",
-    "reliable",
-    "asynchronous",
-    "medieval",
-    "linear",
-    "warm",
-    "incomplete",
-    "optional",
-    "green",
-    "well-known",
-    "so-called",
-    "cheap",
-]
-ADVERBS = ["usually", "never", "quickly", "roughly", "only", "almost", "clearly", "often", "perhaps,", "however,", "eventually"]
-NAMES = [
-    "Ada",
-    "Björn",
-    "Chloé",
-    "Dmitri",
-    "Eleni",
-    "Fatima",
-    "Gonçalo",
-    "Hanna",
-    "Ibrahim",
-    "Jürgen",
-    "Kateřina",
-    "Liam",
-    "Müller",
-    "Niamh",
-    "O'Brien",
-    "Pérez",
-]
-PLACES = ["Paris", "Lisbon", "Kraków", "São-Paulo", "Reykjavík", "Nairobi", "Osaka", "Toronto", "Zürich", "Lima", "Hobart"]
-FILTERED = ["damn", "stupid", "killer", "bomb", "poison", "hack"]
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NOUNS = words(
+    """
+    river market engine function garden teacher window signal bridge letter budget server cache recipe mountain
+    sample harbour query sensor contract library pattern village number student kernel battery compiler painting
+    protein calendar orchestra tariff glacier theorem pipeline archive bakery satellite committee tokenizer gradient
+    ledger violin warehouse
+    """
+)
+VERBS = words(
+    """
+    explains checks moves compares keeps returns rejects builds measures repeats describes replaces holds follows
+    predicts
+    """
+)
+ADJECTIVES = words(
+    """
+    small quiet recent unusual broken stable careful expensive hidden early narrow reliable asynchronous medieval
+    linear warm incomplete optional green well-known so-called cheap
+    """
+)
+ADVERBS = words("usually never quickly roughly only almost clearly often perhaps, however, eventually")
+NAMES = words("Ada Björn Chloé Dmitri Eleni Fatima Gonçalo Hanna Ibrahim Jürgen Kateřina Liam Müller Niamh O'Brien Pérez")
+PLACES = words("Paris Lisbon Kraków São-Paulo Reykjavík Nairobi Osaka Toronto Zürich Lima Hobart")
+FILTERED = words("damn stupid killer bomb poison hack")
 CHINESE = (
     "我们先看一下这个问题。",
     "答案是三。",
@@ -208,12 +128,12 @@ def bullets(rng: Random) -> str:
 
 def code(rng: Random) -> str:
     name, other, value = rng.choice(NOUNS), rng.choice(NOUNS), rng.randrange(1000)
-    tab = rng.choice(("    ", "    ", "  ", "\t"))
+    tab = rng.choice(("    ", "    ", "  ", "\t", "\t"))
     body = (
         f"def {name}_{other}(items: list[int], limit: int = {value}) -> int:\n{tab}total = 0\n{tab}for item in items:\n{tab}{tab}if item > limit:"
         f'\n{tab}{tab}{tab}total += item  # {rng.choice(ADJECTIVES)}\n{tab}return total\n\nprint(f"{{{name}_{other}([1, 2, {value}])}}")',
-        f"const {name} = async ({other}) => {{\n{tab}const res = await fetch(`/api/{name}/${{{other}.id}}`);\n{tab}return res.ok ? res.json() : null;\n}};",
-        f'#include <stdio.h>\n\nint main(void) {{\n{tab}for (int i = 0; i < {value}; i++)\n{tab}{tab}printf("%d\\n", i * {value});\n{tab}return 0;\n}}',
+        f"const {name} = async ({other}) => {{\n{tab}const res = await fetch(`/api/{name}`);\n{tab}return res.ok ? res.json() : null;\n}};",
+        f'#include <stdio.h>\nint main() {{\n{tab}for (int i = 0; i < {value}; i++)\n{tab}{tab}printf("%d\\n", i * {value});\n{tab}return 0;\n}}',
         f"$ grep -rn '{name}' src/ | wc -l\n{value}\n$ make {other} && ./run --{name}={value} < in.txt > out.txt",
         f"SELECT {name}, COUNT(*) AS n\nFROM {other}s\nWHERE {name} <> '{value}' AND price >= 9.99\nGROUP BY {name}\nORDER BY n DESC;",
     )
@@ -294,7 +214,10 @@ def answer(rng: Random, most: int = 4) -> str:
         return rng.choice(
             (str(rng.randrange(10000)), rng.choice(NAMES), "Yes.", "No", "42", f"**{rng.choice(NOUNS)}**", "Done!", "是的。")
         )
-    return "\n\n".join(part(rng) for part in rng.choices(kinds, weights, k=rng.randint(1, most)))
+    paragraphs = [part(rng) for part in rng.choices(kinds, weights, k=rng.randint(1, most))]
+    if rng.random() < 0.15:
+        paragraphs[-1] += f" {rng.choice(EMOJI)}"
+    return "\n\n".join(paragraphs)
 
 
 def reasoning(rng: Random, most: int = 4) -> str:
@@ -308,4 +231,5 @@ def reasoning(rng: Random, most: int = 4) -> str:
 
 
 def question(rng: Random) -> str:
-    return f"{rng.choice(('What about', 'Explain', 'How does one fix', 'Write a note on', 'Compare'))} {noun_phrase(rng)}? {sentences(rng, 0, 2)}".strip()
+    opening = rng.choice(("What about", "Explain", "How does one fix", "Write a note on", "Compare"))
+    return f"{opening} {noun_phrase(rng)}? {sentences(rng, 0, 2)}".strip()
