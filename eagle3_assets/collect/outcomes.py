@@ -22,6 +22,7 @@ from eagle3_assets.collect.completion import (
     first_choice,
     parse_completion,
     reasoning_text,
+    usage_of,
 )
 from eagle3_assets.collect.exchange import Exchange
 from eagle3_assets.collect.wire_answer import Outcome, RetryClass, WireAnswer
@@ -250,7 +251,7 @@ def _reason_of_success(exchange: Exchange, completion: dict[str, Any] | None) ->
 def _cost(completion: dict[str, Any] | None, handling: Handling) -> float | None:
     """`usage.cost` where there is one (a failed answer may state its price, too), else 0 for rows that are not billed. Whether a
     claim of 0 is believed depends on the price list (`collector.py`)."""
-    cost = as_dict((completion or {}).get("usage")).get("cost")
+    cost = usage_of(completion or {}).get("cost")
     if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6:
         return float(cost)
     return 0.0 if handling.money == "free" else None

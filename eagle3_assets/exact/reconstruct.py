@@ -40,6 +40,7 @@ from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, se
 from eagle3_assets.exact.server_ids import from_server_ids
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
+from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 
@@ -61,6 +62,7 @@ def reconstruct(
     thinks = profile.opened_by != "never" and (wants_thinking(request, thinking) or not profile.facts["reasoning"].get("instant"))
     if fields.finish_reason is None and source == "import":  # a given message without a finish reason is a complete one
         fields = replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
+    fields = with_declared_names(fields, request)
     case = Case(profile, request, fields, wire_profile, source, thinks, at)
     try:
         learned = {} if fields.output_ids is not None else case.learned_prompt
@@ -69,8 +71,10 @@ def reconstruct(
     except ExactError as error:
         prompts, no_prompt = [], str(error)
     if fields.output_ids is not None:
-        return from_server_ids(case, prompts, no_prompt)
-    return _from_text(case, prompts, no_prompt)
+        found = from_server_ids(case, prompts, no_prompt)
+    else:
+        found = _from_text(case, prompts, no_prompt)
+    return replace(found, evidence={**found.evidence, "wire_notes": list(fields.notes)}) if fields.notes else found
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
