@@ -30,7 +30,7 @@ from eagle3_assets.exact.deviations import odd_share
 from eagle3_assets.exact.edges import EDGES, Mechanism
 from eagle3_assets.exact.habits import TAKEN, Habit, Habits, seldom
 from eagle3_assets.exact.observations import LOW, SPAN, Floats, Observation, field_table, size_table
-from eagle3_assets.exact.predictive import contradiction
+from eagle3_assets.exact.predictive import clears, contradiction, strange_run
 from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Space, joins_at, run_of
 from eagle3_assets.exact.readings import RULED_OUT, RULES, Reading, field_runs
 
@@ -227,28 +227,31 @@ def decide(
     kept = _kept(rows, space, habits, totals, order, anew)
     unsure = written_anew and float(margins.reshape(space.joint)[:, :, int(not anew)].min()) < MARGIN_NATS
     verdicts: dict[Turn, Verdict] = {}
-    for turn in TURNS:
-        part = [k for k, row in enumerate(rows) if turn_of(row) == turn]
-        if not part:
+    parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
+    missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
+    expected = {turn: [expected_miss(rows[k], rate) for k in part] for turn, part in parts.items()}
+    against = {turn: contradiction([rows[k] for k in parts[turn]], missed[turn], expected[turn]) for turn in TURNS}
+    for turn, other in (TURNS, TURNS[::-1]):
+        mine = [rows[k] for k in parts[turn]]
+        if not mine:
             continue
-        mine = [rows[k] for k in part]
-        missed = [differences[k].get(0, 0.0) < RULED_OUT for k in part]
-        expected = [expected_miss(row, rate) for row in mine]
         differing, open_one = _rivals(mine, space, winner, margins)
-        fits = len(part) - sum(missed)
+        fits = len(mine) - sum(missed[turn])
         # few of a kind say enough where all agree with what the many of the other kind say
-        few = winner.billing.text == winner.billing.calls and not any(missed) and len(rows) - len(part) >= DECIDING_ROWS
-        why = _objection(mine, winner, fits, expected, habits, seen or {}, FEW_OF_A_KIND if few else DECIDING_ROWS)
+        few = winner.billing.text == winner.billing.calls and fits == len(mine) and len(parts[other]) >= DECIDING_ROWS
+        why = _objection(mine, winner, fits, expected[turn], habits, seen or {}, FEW_OF_A_KIND if few else DECIDING_ROWS)
         if why is None and open_one is not None:
             why = f"{open_one} is not ruled out: {differing[open_one]:.1f} nats without the answer that speaks loudest"
-        if why is None and (against := contradiction(mine, missed, expected)) is not None:
-            why = f"{winner.name} does not explain all: {against}"
+        if why is None and against[turn]:
+            why = f"{winner.name} does not explain all: {against[turn]}"
+        if why is None and against[other] and not clears(missed[turn]):
+            why = f"{winner.name} does not explain all: among answers with {'text only' if turn == 'calls' else 'calls'}, {against[other]}"
         decided = why is None
         if why is None:
             known = ", with the model's known habits" if any(habit.known for habit in habits.values()) else ""
-            why = f"{winner.name} fits {fits} of {len(part)} bills{known}"
+            why = f"{winner.name} fits {fits} of {len(mine)} bills{known}"
         ruled_out = tuple(name for name, margin in differing.items() if margin >= MARGIN_NATS)
-        verdicts[turn] = Verdict(kept, anew, unsure, len(part), fits, decided, why, differing, ruled_out)
+        verdicts[turn] = Verdict(kept, anew, unsure, len(mine), fits, decided, why, differing, ruled_out)
     return Decision(verdicts, differences)
 
 
@@ -266,7 +269,29 @@ def _objection(
         return f"too few answers of this kind ({len(rows)}, at least {fewest})"
     if fits < EXPLAINS * (len(rows) - sum(expected)):
         return f"no reading fits the bills: the best, {winner.name}, {fits} of {len(rows)}"
-    return _invention(rows, winner, habits, seen)
+    return _invention(rows, winner, habits, seen) or _strangeness(rows, winner, habits)
+
+
+def _strangeness(rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit]) -> str | None:
+    """An edge where the winner says that the model wrote what, by its known habit, it hardly ever writes."""
+    for k, edge in enumerate(EDGES):
+        if habits[edge].known and winner.edges[k].kind not in TAKEN:
+            found = strange_run(edge, _shown_runs(rows, edge, winner.edges[k]), habits[edge])
+            if found is not None:
+                return f"{winner.name}: {found}"
+    return None
+
+
+def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) -> list[str]:
+    """The model's run in each text at an edge whose mechanism does not hide it. What a length limit cut off has no habit."""
+    out = []
+    for row in rows:
+        run = run_of(row, edge)
+        if run is None or (row.truncated and edge.endswith("trail")):
+            continue
+        runs = mechanism.runs(run, lead=edge.endswith("lead"), joins=joins_at(row, edge))
+        out += [runs[0][0]] if runs else []
+    return out
 
 
 def _invention(
@@ -510,15 +535,8 @@ def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> in
 def model_runs(rows: Sequence[Observation], verdict: Verdict) -> Habits:
     """What decided turns show of the model's habits: the runs at edges that its mechanism does not hide."""
     out: Habits = {edge: Habit() for edge in EDGES}
-    for k, edge in enumerate(EDGES):
-        mechanism = verdict.best.edges[k]
-        if mechanism.kind not in ("keep", "join"):
-            continue
-        for row in rows:
-            run = run_of(row, edge)
-            if run is None or (row.truncated and k % 2):
-                continue
-            runs = mechanism.runs(run, lead=k % 2 == 0, joins=joins_at(row, edge))
-            if runs:
-                out[edge].add(runs[0][0])
+    for edge, mechanism in zip(EDGES, verdict.best.edges, strict=True):
+        if mechanism.kind not in TAKEN:
+            for run in _shown_runs(rows, edge, mechanism):
+                out[edge].add(run)
     return out

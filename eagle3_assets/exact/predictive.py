@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from eagle3_assets.exact.habits import Habit
 from eagle3_assets.exact.observations import Observation
 
 ALPHA = 1e-3  # of all looks at one window together
@@ -23,6 +25,10 @@ TOLERATED = (
     0.02  # bills that are missed for no known reason, of every hundred 2, are believed to be damage that each row is weighed by
 )
 FEWEST = 4
+# Where texts of one kind are changed on the way, those of the other kind are believed only if this share of missed bills can be ruled out
+CLEARED, CLEARED_ALPHA = 0.05, 0.05
+# A model's habits differ between prompts: a run may be so many times as frequent as elsewhere, and so much
+HABIT_FACTOR, HABIT_SLACK = 3.0, 0.05
 
 
 def at_least(k: int, n: int, p: float) -> float:
@@ -38,6 +44,28 @@ def at_least(k: int, n: int, p: float) -> float:
     return min(1.0, math.fsum(
         math.exp(front - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * log_p + (n - i) * log_q) for i in range(k, n + 1)
     ))  # fmt: skip
+
+
+def at_most(k: int, n: int, p: float) -> float:
+    """P(X <= k), X binomial (n, p)."""
+    return 1.0 - at_least(k + 1, n, p)
+
+
+def clears(missed: Sequence[bool]) -> bool:
+    """Whether so few bills are missed that little can be changed in these answers, though something is in others of their provider."""
+    return at_most(sum(missed), len(missed), CLEARED) < CLEARED_ALPHA
+
+
+def strange_run(edge: str, runs: Sequence[str], habit: Habit) -> str | None:
+    """A run at an edge that a reading says the model wrote much more often than its habit is, in words; None without one."""
+    n = len(runs)
+    for run, count in Counter(runs).most_common():
+        share = habit.share(run)
+        if count >= FEWEST and at_least(count, n, min(HABIT_FACTOR * share + HABIT_SLACK, 1.0)) < ALPHA:
+            return (
+                f"{count} of {n} texts would have {run!r} at the {edge.replace('_', ' ')}, the model writes that in {share:.1%}"
+            )
+    return None
 
 
 def contradiction(rows: Sequence[Observation], missed: Sequence[bool], expected: Sequence[float]) -> str | None:

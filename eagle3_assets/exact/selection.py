@@ -32,6 +32,7 @@ from eagle3_assets.exact.frames import (
 )
 from eagle3_assets.exact.grammar import Ids, Parts, assemble
 from eagle3_assets.exact.habits import PRIOR_LAMBDA, prior_habits
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
 
@@ -53,8 +54,19 @@ class Case:
     fields: Fields
     wire: Mapping[str, Any] | None
     source: str
-    thinking: bool
+    mode: Mode
     at: float | None = None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the completion holds reasoning."""
+        return self.mode.turn
+
+    @property
+    def billed_prompt(self) -> int | None:
+        """The prompt's bill, with what of it was billed as output."""
+        billed = self.fields.billed_prompt
+        return billed + self.mode.prefill if billed else billed
 
     @property
     def truncated(self) -> bool:
@@ -154,7 +166,8 @@ class Chosen:
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What equals the bill, best first. `tried`, `fitting`: ways; `contradicted`: only readings that the provider's profile rules
-    out fit; `p`: P(exact) of the best completion; `usual`: the likeliest way before the bill is looked at (None: all are contradicted)."""
+    out fit; `p`: P(exact) of the best completion; `usual`: the likeliest way before the bill is looked at (None: all are contradicted);
+    `mass`: P(the bill) by all ways that meet it."""
 
     completions: tuple[Chosen, ...]
     tried: int
@@ -162,6 +175,10 @@ class Selection:
     contradicted: bool
     p: float
     usual: Way | None
+    mass: float = 0.0
+
+
+NOTHING = Selection((), 0, 0, False, 0.0, None)
 
 
 def frames_of(case: Case) -> list[Frame]:
@@ -209,7 +226,7 @@ def select(case: Case, frames: Sequence[Frame]) -> Selection:
         chosen.append(Chosen(way, weight / whole if whole else 0.0))
         left -= weight
     p = _p_exact(case, ways, best[0], whole) if best and whole else 0.0
-    return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual)
+    return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual, whole)
 
 
 def _one_doubt(ranked: Sequence[tuple[Way, float]], whole: float) -> bool:
