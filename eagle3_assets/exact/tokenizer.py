@@ -221,10 +221,11 @@ class Profile:
 
     def has_marker_text(self, text: str) -> bool:
         """True when `text` holds the literal name of a control or reserved token."""
-        return self._marker_pattern.search(text) is not None
+        return self.marker_pattern.search(text) is not None
 
     @cached_property
-    def _marker_pattern(self) -> re.Pattern[str]:
+    def marker_pattern(self) -> re.Pattern[str]:
+        """Matches the literal name of any control or reserved token."""
         names = [re.escape(name) for name in self.specials]
         if "reserved_name" in self.facts["tokenizer"]:
             names.append(re.escape(str(self.facts["tokenizer"]["reserved_name"]).partition("{id}")[0]) + r"\d+")
