@@ -282,7 +282,12 @@ def marker_text(columns: Columns, wires: Wires, rules: Rules) -> Bools:
     bad = np.zeros(len(columns), dtype=bool)
     for i, wire in enumerate(wires):
         evidence = columns.evidence[i]
-        if rules.markers is not None and wire is not None and evidence.get("basis") in (None, "none") and not evidence.get("leaked"):
+        if (
+            rules.markers is not None
+            and wire is not None
+            and evidence.get("basis") in (None, "none")
+            and not evidence.get("leaked")
+        ):
             bad[i] = bool(unquoted_markers(rules.markers, wire.fields))
     return bad
 
