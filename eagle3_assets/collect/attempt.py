@@ -69,7 +69,8 @@ class Attempt:
         """
         is_clean = key is None or not _hide_key(exchange, key)
         try:
-            finding = classify(exchange, is_asked_model=is_asked_model, is_eligible=is_eligible)
+            asked = self.request.get("model")
+            finding = classify(exchange, is_asked_model=is_asked_model, is_eligible=is_eligible, asked_model=asked)
         except Exception as error:  # a shape that nobody thought of: a failure with its bytes, bounded like others
             log.error("the answer of %s could not be judged (%s); its bytes are kept", self.request_id, type(error).__name__)
             finding = Finding(exchange.fault or "unreadable")

@@ -31,6 +31,7 @@ from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
 from eagle3_assets.exact.grammar import Ids, Parts, assemble, check
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
+from eagle3_assets.exact.leaks import is_spaced, unquoted_markers
 from eagle3_assets.exact.modes import Mode, modes_of
 from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.proofs import Found, with_witnesses
@@ -164,7 +165,7 @@ def _from_text(attempts: Sequence[Attempt]) -> Reconstruction:
     if case.hopeless:
         reasons.append(f"provider: no row of it can be exact: {case.hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and best.prompts):
-        return _unbilled(case, best.prompts, _standing(best.frames[0]), len(best.frames), best.no_prompt, reasons)
+        return _unbilled(case, best.prompts, best.frames, best.no_prompt, reasons)
     return _from_bill(attempts, reasons)
 
 
@@ -173,9 +174,12 @@ def _standing(frame: Frame) -> Parts:
 
 
 def _unbilled(
-    case: Case, prompts: Sequence[PromptCandidate], parts: Parts, tried: int, no_prompt: str | None, reasons: list[str]
+    case: Case, prompts: Sequence[PromptCandidate], frames: Sequence[Frame], no_prompt: str | None, reasons: list[str]
 ) -> Reconstruction:
-    """No usable bill: the text as it stands, grade I for imports and D for everything else."""
+    """No usable bill: the text as it stands, or split at the markers that leaked into it; grade I for imports and D for everything else."""
+    frame, leak, doubt = _unbilled_frame(case, frames)
+    reasons += [doubt] if doubt else []
+    parts, tried = _standing(frame), len(frames)
     ids = assemble(case.profile, parts)
     prompt = prompts[0].ids if prompts else ()
     bills = ((case.fields.billed_prompt, len(prompt)), (case.fields.billed_completion, len(ids)))
@@ -189,9 +193,25 @@ def _unbilled(
     elif grade == "D":
         found = "half a bill, which does not fit" if other_bill else "nothing was billed"
         reasons.append(f"no usage: {found}, so nothing is verified")
+    reasons += [leak] if leak else []
     evidence = {"basis": "none", "spacing": "verbatim", "wire_text": True, **canonical_fields(case.profile, parts)}
+    evidence |= {"leaked": True} if frame.leaked else {}
     residual = residual_of(case.fields, len(prompt) or None, len(ids), parts)
     return result(case, prompt, ids, grade, p, residual, (tried, 1, 1), reasons, evidence)
+
+
+def _unbilled_frame(case: Case, frames: Sequence[Frame]) -> tuple[Frame, str | None, str | None]:
+    """The frame to take where no bill chooses, a word on how it was read, and why no frame can be believed (else None)."""
+    named = ", ".join(unquoted_markers(case.profile.marker_pattern, case.fields))
+    if not named:  # names of markers between quotation marks are the model's own text
+        return frames[0], None, None
+    leaked = next((frame for frame in frames if frame.leaked), None)
+    if leaked is None:
+        return frames[0], None, f"marker_text: the text holds {named}, and without a bill nobody can tell a marker from its name"
+    if is_spaced(case.profile, case.fields):
+        why = "and spaces beside it, which the model or a detokenizer wrote: without a bill nobody can tell"
+        return leaked, None, f"marker_text: the text holds {named} {why}"
+    return leaked, f"leaked: the text was split at the model's own markers ({named})", None
 
 
 def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstruction:

@@ -34,7 +34,8 @@ def with_declared_names(fields: Fields, request: Mapping[str, Any]) -> Fields:
     calls = fields.tool_calls
     if calls and fields.finish_reason == "length" and any(name.startswith(calls[-1].name) for name in declared):
         calls = calls[:-1]
-    odd = [call.name for call in calls if call.name not in declared]
+    # a model's odd id comes back as the name too (sglang#21377): nothing was rebuilt then, and the ids are in the id
+    odd = [call.name for call in calls if call.name not in declared and call.name != call.id]
     if not odd:
         return fields
     named = ", ".join(repr(name) for name in dict.fromkeys(odd))

@@ -11,7 +11,7 @@ import pytest
 
 from eagle3_assets.exact.deviations import PRIOR_CHANGES, Deviations, damage_of, odd_share, same_count, shares_of_changes
 from eagle3_assets.exact.fields import ToolCall
-from eagle3_assets.exact.frames import STYLES, enumerate_frames, kind_of, orders_keys
+from eagle3_assets.exact.frames import enumerate_frames, kind_of, orders_keys
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields
