@@ -37,13 +37,14 @@ from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.readings import RULED_OUT, Way
 from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
-from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, frames_of, select
+from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, deviations_of, frames_of, select
 from eagle3_assets.exact.server_ids import from_server_ids
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
 from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
+UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
 DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
@@ -334,8 +335,9 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if way and case.truncated and _cut_may_be_stripped(way):
         reasons.append("cut by length at a provider that takes whitespace away: what stood at the cut is not known")
         return "C1", 0.9 * p
-    if not case.decided or distinct != 1 or p < B1_FLOOR:
-        reasons.append(_open_question(case, distinct, p))
+    unseen = deviations_of(case, 0).unseen
+    if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
+        reasons.append(_open_question(case, distinct, p, unseen))
         return "C1", p
     if way and (
         way.frame.leaked
@@ -346,7 +348,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, distinct: int, p: float) -> str:
+def _open_question(case: Case, distinct: int, p: float, unseen: float) -> str:
     """Why a row that fits is no better than C1."""
     if not case.window:
         return "open: nothing was learned of this provider"
@@ -354,6 +356,8 @@ def _open_question(case: Case, distinct: int, p: float) -> str:
         return f"open: the provider is not decided ({case.window.get('why')})"
     if distinct != 1:
         return f"open: {distinct} id sequences meet the bill"
+    if unseen > UNSEEN_DAMAGE:
+        return f"open: so many bills of this provider are met by nothing that some {unseen:.1%} of those that are met are changed as well"
     return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 

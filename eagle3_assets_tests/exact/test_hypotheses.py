@@ -172,7 +172,10 @@ def test_arguments_that_a_server_may_have_written_anew_are_spelled_in_every_styl
     assert {frame.arguments for frame in frames(mini, broken, anew=1.0)} == {"wire"}
 
 
-@given(st.builds(Billing, st.sampled_from(RULES), st.sampled_from(RULES)), st.lists(st.sampled_from(MECHANISMS), min_size=4, max_size=4))
+@given(
+    st.builds(Billing, st.sampled_from(RULES), st.sampled_from(RULES)),
+    st.lists(st.sampled_from(MECHANISMS), min_size=4, max_size=4),
+)
 def test_a_reading_survives_the_json_of_a_wire_profile(billing: tuple[bool, int], edges: list[Mechanism]) -> None:
     a, b, c, d = edges
     reading = Reading((a, b, c, d), billing, 0.25)
