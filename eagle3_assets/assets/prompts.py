@@ -24,12 +24,13 @@ def _prompts(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
         f"({dataset.source.revision or 'local'}), stable ids, reserve, shard of each id. Bad rows are set aside with a reason.",
     )
     def prompts(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
         from eagle3_assets.prompts.file import build_prompts, set_aside_path
 
         with stage(context, campaign) as store:
             path = store.prompts(dataset.name)
             inputs = lineage.prompts_inputs(campaign, store, dataset.name)
-            numbers = build_prompts(campaign, dataset, path)
+            numbers = build_prompts(campaign, dataset, path, markers=marker_pattern(profile_facts(campaign.target.profile)))
             manifest = commit(path, files=[path, set_aside_path(path)], inputs=inputs, numbers=numbers)
             return dg.MaterializeResult(
                 metadata=described(numbers, **{"dagster/row_count": numbers["selected"]}, file=path, digest=manifest.digest)

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import aiohttp
 
 from eagle3_assets.campaign import Collect
-from eagle3_assets.collect.completion import is_stream
 from eagle3_assets.collect.exchange import Exchange, send
 from eagle3_assets.collect.journal import dump_json, load_json
 from eagle3_assets.collect.openrouter import ApiKey
 from eagle3_assets.collect.outcomes import Finding, classify, to_answer
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.wire.chunks import is_stream
 
 log = logging.getLogger(__name__)
 _chance = random.Random()  # seeded by the operating system; asking it for every request costs ten times as much
@@ -69,7 +69,8 @@ class Attempt:
         """
         is_clean = key is None or not _hide_key(exchange, key)
         try:
-            finding = classify(exchange, is_asked_model=is_asked_model, is_eligible=is_eligible)
+            asked = self.request.get("model")
+            finding = classify(exchange, is_asked_model=is_asked_model, is_eligible=is_eligible, asked_model=asked)
         except Exception as error:  # a shape that nobody thought of: a failure with its bytes, bounded like others
             log.error("the answer of %s could not be judged (%s); its bytes are kept", self.request_id, type(error).__name__)
             finding = Finding(exchange.fault or "unreadable")

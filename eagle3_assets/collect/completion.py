@@ -1,7 +1,8 @@
 """A response body as one completion object: just enough for the collector to judge, bill and continue a conversation.
 
 Belongs here: JSON or SSE bytes -> one dict in the shape of `chat.completion`; its message as history.
-Does not belong here: anything about token ids or the meaning of whitespace (`exact` reads the same bytes for itself).
+Does not belong here: how pieces of a stream are joined and where servers put things (`eagle3_assets.wire`, which `exact` reads with, too);
+anything about token ids or the meaning of whitespace.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from eagle3_assets.collect.journal import TooDeep, load_json
+from eagle3_assets.wire.answer import PARTS, REASONING, Answer
+from eagle3_assets.wire.chunks import DONE, events, is_stream
+from eagle3_assets.wire.fields import Fields
+from eagle3_assets.wire.parse import fields_of
+from eagle3_assets.wire.values import as_count
 
 
 class NotACompletion(ValueError):
@@ -26,10 +32,6 @@ def parse_completion(body: bytes, content_type: str) -> dict[str, Any]:
     if is_stream(body, content_type):
         return _merge_stream(body)
     return _load_object(body)
-
-
-def is_stream(body: bytes, content_type: str) -> bool:
-    return content_type.startswith("text/event-stream") or body.lstrip()[:5] in (b"data:", b": OPE")
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
@@ -62,12 +64,18 @@ def first_choice(completion: dict[str, Any]) -> dict[str, Any] | None:
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
 
 
+def usage_of(completion: dict[str, Any]) -> dict[str, Any]:
+    """The bill: of the completion, else (Moonshot: pi#2017) of its choice, else Groq's own."""
+    places = (completion, first_choice(completion) or {}, as_dict(completion.get("x_groq")))
+    return next((usage for place in places if (usage := as_dict(place.get("usage")))), {})
+
+
 def completion_tokens(completion: dict[str, Any]) -> int:
     """Billed completion tokens; else the number of ids an engine or an import gives; else 0. A count that no answer can have is
     none.
     """
-    billed = as_dict(completion.get("usage")).get("completion_tokens")
-    if isinstance(billed, int) and not isinstance(billed, bool) and 0 <= billed < 2**31:
+    billed = as_count(usage_of(completion).get("completion_tokens"))
+    if billed is not None:
         return billed
     choice = first_choice(completion) or {}
     ids = choice.get("token_ids", choice.get("response_token_ids"))
@@ -75,75 +83,67 @@ def completion_tokens(completion: dict[str, Any]) -> int:
 
 
 def reasoning_text(message: dict[str, Any]) -> str | None:
-    """Precedence of contract 4.3 row 3: texts of `reasoning_details`, else `reasoning`, else `reasoning_content`."""
+    """Precedence of contract 4.3 row 3: texts of `reasoning_details`, else `reasoning`, else `reasoning_content`, else `thinking`."""
     details = message.get("reasoning_details")
     if isinstance(details, list):
         texts = [d["text"] for d in details if isinstance(d, dict) and isinstance(d.get("text"), str)]
         if texts:
             return "".join(texts)
-    for name in ("reasoning", "reasoning_content"):
-        if isinstance(message.get(name), str):
-            return str(message[name])
-    return None
+    return next((message[name] for name in REASONING if isinstance(message.get(name), str)), None)
 
 
 def history_message(completion: dict[str, Any]) -> dict[str, Any]:
     """The answer as an assistant message of a later turn's history: `reasoning_content` holds the reasoning."""
-    message = as_dict((first_choice(completion) or {}).get("message"))
-    out: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    reasoning = reasoning_text(message)
-    if reasoning is not None:
-        out["reasoning_content"] = reasoning
-    if isinstance(message.get("tool_calls"), list) and message["tool_calls"]:
-        out["tool_calls"] = [{k: v for k, v in as_dict(call).items() if k != "index"} for call in message["tool_calls"]]
+    fields = fields_of(completion)
+    out: dict[str, Any] = {"role": "assistant", "content": fields.content}
+    if fields.reasoning is not None:
+        out["reasoning_content"] = fields.reasoning
+    if fields.tool_calls:
+        out["tool_calls"] = _tool_calls(fields)
     return out
+
+
+def _tool_calls(fields: Fields) -> list[dict[str, Any]]:
+    return [
+        {"id": call.id or None, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in fields.tool_calls
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- streams
 def _merge_stream(body: bytes) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    choice: dict[str, Any] = {"index": 0, "finish_reason": None, "message": message}
-    for line in body.split(b"\n"):
-        data = line.strip()
-        if not data.startswith(b"data:") or data[5:].strip() == b"[DONE]":
-            continue  # comments are keep-alives
-        chunk = _load_object(data[5:])
-        for name in ("id", "model", "provider", "usage", "error", "created", "prompt_token_ids"):
+    choice: dict[str, Any] = {"index": 0}
+    answer = Answer(is_stream=True)
+    for data in events(body):
+        if data.strip() == DONE:
+            continue
+        chunk = _load_object(data)
+        answer.take(chunk)
+        for name in ("id", "model", "provider", "error", "created", "prompt_token_ids"):
             if chunk.get(name) is not None:
                 out[name] = chunk[name]
-        part = first_choice(chunk)
-        if part is not None:
-            _add_delta(message, as_dict(part.get("delta")))
-            for name in ("finish_reason", "native_finish_reason", "error"):
-                if part.get(name) is not None:
-                    choice[name] = part[name]
-            if isinstance(part.get("token_ids"), list):
-                choice["token_ids"] = choice.get("token_ids", []) + part["token_ids"]
-    if choice["finish_reason"] is None and "error" not in out:
+        part = first_choice(chunk) or {}
+        for name in ("native_finish_reason", "error"):
+            if part.get(name) is not None:
+                choice[name] = part[name]
+    fields = answer.fields()
+    if fields.finish_reason is None and "error" not in out:
         raise ValueError("the stream ends without a finish reason")
-    out["choices"] = [choice]
-    return out
+    choice |= {"finish_reason": fields.finish_reason, "message": _message(answer, fields)}
+    if fields.output_ids is not None:
+        choice["token_ids"] = list(fields.output_ids)
+    return {**out, **({"usage": answer.usage} if answer.usage else {}), "choices": [choice]}
 
 
-def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
-    for name in ("content", "reasoning", "reasoning_content"):
-        if isinstance(delta.get(name), str):
-            message[name] = (message.get(name) or "") + delta[name]
-    for detail in _objects(delta.get("reasoning_details")):
-        if isinstance(detail.get("text"), str):
-            message.setdefault("reasoning_details", []).append(detail)
-    calls: dict[Any, dict[str, Any]] = {call["index"]: call for call in message.get("tool_calls", ())}
-    for call in _objects(delta.get("tool_calls")):
-        index = call.get("index") if isinstance(call.get("index"), int) else len(calls)
-        if index not in calls:
-            calls[index] = {"index": index, "id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-            message.setdefault("tool_calls", []).append(calls[index])
-        known, function = calls[index], as_dict(call.get("function"))
-        known["id"] = call.get("id") or known["id"]
-        for name in ("name", "arguments"):
-            known["function"][name] += function[name] if isinstance(function.get(name), str) else ""
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+def _message(answer: Answer, fields: Fields) -> dict[str, Any]:
+    """The message of a stream with every text that it brought: one of them may hold what must not be stored (the key)."""
+    message: dict[str, Any] = {"role": "assistant", "content": fields.content}
+    for place, text in answer.reasoning.items():
+        if place == "reasoning_details":
+            message[place] = [{"type": "reasoning.text", "text": text.joined}] if text.pieces else []
+        else:
+            message["reasoning" if place == PARTS else place] = text.joined
+    if fields.tool_calls:
+        message["tool_calls"] = [{"index": k, **call} for k, call in enumerate(_tool_calls(fields))]
+    return message

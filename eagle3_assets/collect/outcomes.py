@@ -10,6 +10,7 @@ Source of every row: openrouter-contract.md 2.1 (body shapes), 2.2 (codes), 2.4 
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from eagle3_assets.collect.completion import (
     first_choice,
     parse_completion,
     reasoning_text,
+    usage_of,
 )
 from eagle3_assets.collect.exchange import Exchange
 from eagle3_assets.collect.wire_answer import Outcome, RetryClass, WireAnswer
@@ -76,6 +78,8 @@ TABLE: dict[str, Handling] = {
     "rate_limited": Handling("failed", "transient", "free", "slow"),
     "server_error": Handling("failed", "transient", "free", "retry"),
     "provider_down": Handling("failed", "transient", "free", "retry"),
+    # The provider's own account or key was refused, not ours (design rule 15): others may still answer.
+    "provider_refused": Handling("failed", "transient", "free", "retry", systematic=True),
     "overloaded": Handling("failed", "transient", "free", "slow"),
     # a whole body that is no usable answer
     "error_finish": Handling("failed", "transient", "free", "retry"),
@@ -112,6 +116,14 @@ _LIMIT: dict[str, str] = {
     "openrouter_guardrail_budget": "no_credit", "openrouter_workspace_budget": "no_credit",
 }  # fmt: skip
 
+# 403 in words alone: a key with a limit, which the README recommends, says so without metadata (MCPJam#1287, Roo-Code#515, ClawQL#876).
+_NO_MONEY = re.compile(
+    r"\b(key|spend(ing)?|credit|budget|usage)s?\b[^.]{0,40}\b(limit|quota)s?\b[^.]{0,40}\b(exceeded|reached|used up)\b"
+    r"|\binsufficient (credits?|funds|balance)\b",
+    re.IGNORECASE,
+)
+_OURS = (401, 402, 403)  # statuses that speak of a key or of money: whose, the error says
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -133,8 +145,9 @@ def classify(
     *,
     is_asked_model: Callable[[str | None], bool] = lambda model: True,
     is_eligible: Callable[[str | None], bool] = lambda provider: True,
+    asked_model: object = None,
 ) -> Finding:
-    """Judge an exchange. The two predicates verify `model` and `provider` of the body."""
+    """Judge an exchange. The two predicates verify `model` and `provider` of the body; `asked_model` is named where it is another."""
     completion, no_completion = _whole_completion(exchange)
     reason = exchange.fault or _reason_of_answer(exchange, completion)
     if reason == "truncated" and exchange.fault is None and no_completion:
@@ -149,7 +162,7 @@ def classify(
         None if exchange.fault else completion,
         _cost(completion, TABLE[reason]),
         _retry_after(exchange, completion),
-        _message(completion),
+        _wrong_model(asked_model, completion) if reason == "wrong_model" else _message(completion),
     )
 
 
@@ -225,6 +238,10 @@ def _reason_of_error(status: int, error: dict[str, Any]) -> str:
     named = _ERROR_TYPE.get(str(metadata.get("error_type") or error.get("error_type") or error.get("code") or ""))
     if code == 403 and named == "moderated":
         return named
+    if code in _OURS and _text(metadata.get("provider_name")):
+        return "provider_refused"
+    if code == 403 and _NO_MONEY.search(_shown(error.get("message"))):
+        return "no_credit"
     if code in _STATUS:
         return _STATUS[code]
     return named or ("bad_request" if 400 <= code < 500 else "server_error")
@@ -250,7 +267,7 @@ def _reason_of_success(exchange: Exchange, completion: dict[str, Any] | None) ->
 def _cost(completion: dict[str, Any] | None, handling: Handling) -> float | None:
     """`usage.cost` where there is one (a failed answer may state its price, too), else 0 for rows that are not billed. Whether a
     claim of 0 is believed depends on the price list (`collector.py`)."""
-    cost = as_dict((completion or {}).get("usage")).get("cost")
+    cost = usage_of(completion or {}).get("cost")
     if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6:
         return float(cost)
     return 0.0 if handling.money == "free" else None
@@ -277,7 +294,18 @@ def _message(completion: dict[str, Any] | None) -> str:
     error = (completion or {}).get("error")
     if not error:
         return ""
-    text = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(error, dict):
+        return _shown(error)
+    provider = _shown(_text(as_dict(error.get("metadata")).get("provider_name")))
+    return f"{provider}: {_shown(error.get('message'))}" if provider else _shown(error.get("message"))
+
+
+def _wrong_model(asked: object, completion: dict[str, Any] | None) -> str:
+    return f"asked for {_shown(asked)}, answered by {_shown((completion or {}).get('model')) or 'a model without a name'}"
+
+
+def _shown(text: object) -> str:
+    """A server's words on one line."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text or "")[:300]).split())
 
 

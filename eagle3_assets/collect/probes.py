@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_assets.collect.completion import as_dict, completion_tokens, first_choice, is_stream, parse_completion, reasoning_text
+from eagle3_assets.collect.completion import as_dict, completion_tokens, first_choice, parse_completion, reasoning_text, usage_of
 from eagle3_assets.collect.endpoint import Endpoint
 from eagle3_assets.collect.journal import load_json
 from eagle3_assets.collect.routing import RequestForm
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.sample import canonical
+from eagle3_assets.wire.chunks import is_stream
+from eagle3_assets.wire.values import as_count
 
 DATASET = "(probes)"  # no dataset of a campaign can have this name
 MOST_TOKENS = 1024  # for an answer of a word or a line, thinking included
@@ -197,8 +199,8 @@ def _first_word(probe: Probe, completion: Mapping[str, Any], count: Count) -> di
 
 
 def _billed_prompt(completion: Mapping[str, Any] | None) -> int | None:
-    billed = as_dict((completion or {}).get("usage")).get("prompt_tokens")
-    return billed if isinstance(billed, int) and not isinstance(billed, bool) else None
+    billed = usage_of(dict(completion or {})).get("prompt_tokens")
+    return as_count(billed)
 
 
 def _streams(answers: Sequence[WireAnswer]) -> dict[str, Any]:

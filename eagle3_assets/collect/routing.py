@@ -38,6 +38,8 @@ _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 _ALWAYS_SENT = (("temperature",), ("top_p",), ("max_tokens", "max_completion_tokens"))
 _REASONING_SENT = ("reasoning", "include_reasoning", "reasoning_effort")
 # A dated release of the same model: moonshotai/kimi-k2.5 comes back as moonshotai/kimi-k2.5-0127 (contract 1.3).
+# A variant of the slug (which endpoints are asked, and how); the answer mostly comes back without it (hermes-agent#94103, opencode#48016).
+_VARIANT = re.compile(r":(nitro|floor|exacto|online|free)$")
 _DATE_SUFFIX = re.compile(r"-(\d{4}|\d{6}|\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
@@ -243,8 +245,11 @@ def require_eligible(routing: Routing) -> None:
 
 @functools.lru_cache(maxsize=256)
 def is_same_model(asked: str, answered: str | None) -> bool:
-    """Whether `answered` is `asked` or a dated release of it."""
-    return answered is not None and (answered == asked or _DATE_SUFFIX.sub("", answered) == asked)
+    """Whether `answered` is `asked` or a dated release of it; a variant of the slug is the same model."""
+    if answered is None:
+        return False
+    asked, answered = _VARIANT.sub("", asked), _VARIANT.sub("", answered)
+    return answered == asked or _DATE_SUFFIX.sub("", answered) == asked
 
 
 # ---------------------------------------------------------------------------------------------------- the policy

@@ -6,7 +6,7 @@ Does not belong here: making or mending rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from eagle3_assets.collect.wire_answer import WireAnswer
@@ -52,7 +52,7 @@ class Checker:
     def grammar(self, row: Row) -> str | None:
         """Would the model's grammar emit this response, ended as its finish reason says?"""
         answer = self._answers.get((row.sample_id, row.turn))
-        thinking = self._thinks(answer.request if answer else {})
+        thinking = self._thinks(row, answer)
         return turn_grammar.check(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
 
     def wire_text(self, row: Row) -> str | None:
@@ -93,18 +93,24 @@ class Checker:
             return None if ids == fields.prompt_ids else "the prompt ids are not those that the server returned"
         named = row.evidence.get("prompt_forms")
         forms = [str(form) for form in named] if isinstance(named, list) else None
+        thinking = self._thinks(row, answer, "prompt_thinking")
         try:
-            rendered = rendered_prompts(self._profile, answer.request, thinking=self._thinks(answer.request), forms=forms)
+            rendered = rendered_prompts(self._profile, answer.request, thinking=thinking, forms=forms)
         except ExactError as error:
             return f"prompt: {error}"
         return None if ids in rendered else "the prompt ids are no rendering of the request in the form that the evidence names"
 
     def _split(self, row: Row, answer: WireAnswer | None) -> turn_grammar.Parts:
-        thinking = self._thinks(answer.request if answer else {})
+        thinking = self._thinks(row, answer)
         return turn_grammar.split(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
 
-    def _thinks(self, request: Mapping[str, Any]) -> bool:
+    def _thinks(self, row: Row, answer: WireAnswer | None, key: str = "thinking") -> bool:
+        """Whether the turn (or, `prompt_thinking`, the prompt) is one with reasoning: the evidence says it, of older rows the request."""
+        told = row.evidence.get(key)
+        if isinstance(told, bool):
+            return told
         instant = self._profile.facts["reasoning"].get("instant")
+        request = answer.request if answer else {}
         return self._profile.opened_by != "never" and (not instant or wants_thinking(request, self._thinking))
 
 

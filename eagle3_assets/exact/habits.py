@@ -62,10 +62,6 @@ class Habit:
         total = sum(self.share(run) for run in runs)
         return tuple((run, self.share(run) / total) for run in runs)
 
-    def nats(self, runs: Sequence[str]) -> float:
-        """Log of how often the model writes one of these, floored."""
-        return math.log(min(1.0, max(sum(map(self.share, runs)), FLOOR)))
-
     def as_json(self, edge: str) -> dict[str, Any]:
         having = sum(count for run, count in self.runs.items() if (run.startswith(" ") if edge in LEADS else run))
         shown = {run: round(count, 1) for run, count in self.runs.most_common(6)}
@@ -80,6 +76,25 @@ class Habit:
 
 Habits = dict[str, Habit]
 TAKEN = {"strip": RUNS, "trim": BREAKS}
+
+
+# No model ends its texts in a space (0 of some 1,400 recorded fields of Kimi K2 to K2.6 at endpoints that return texts as they are, 0 of 48
+# Qwen3 turns with ids): where nothing is known of a habit, that much is.
+ENDS_IN_SPACE = FLOOR
+PRIOR_FIELDS = 30.0
+
+
+def prior_habits(profile: Profile) -> Habits:
+    """What a profile says of its model's edges (`[habits]` {edge: {run: share}}), as if so many fields had been seen."""
+    told = profile.facts.get("habits") or {}
+    return {edge: Habit(Counter({run: PRIOR_FIELDS * share for run, share in told.get(edge, {}).items()})) for edge in EDGES}  # type: ignore[misc]
+
+
+def seldom(habit: Habit | None, edge: str, runs: Sequence[str]) -> float:
+    """How often the model writes one of these at an edge: 1 where nothing is known."""
+    if habit is not None and habit.known:
+        return min(1.0, max(sum(map(habit.share, runs)), FLOOR))
+    return ENDS_IN_SPACE if edge.endswith("trail") and runs and all(run.endswith(" ") for run in runs) else 1.0
 
 
 def no_habits() -> Habits:

@@ -18,21 +18,29 @@ best one, the provider changed at that moment; each part is learned by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from eagle3_assets.exact.edges import EDGES, LEADS, Mechanism
-from eagle3_assets.exact.habits import Habit, Habits
+from eagle3_assets.exact.deviations import odd_share
+from eagle3_assets.exact.edges import EDGES, Mechanism
+from eagle3_assets.exact.habits import TAKEN, Habit, Habits, seldom
 from eagle3_assets.exact.observations import LOW, SPAN, Floats, Observation, field_table, size_table
-from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, Space, joins_at, run_of
-from eagle3_assets.exact.readings import BILLINGS, RULED_OUT, Reading, field_runs
+from eagle3_assets.exact.predictive import clears, contradiction, strange_run
+from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Space, joins_at, run_of
+from eagle3_assets.exact.readings import RULED_OUT, RULES, Reading, field_runs
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
 MISSES_BILL, ODD_TEXT, STRAY_BILL = 0.01, 0.002, 0.1
-EXPLAINS = 0.80
+EXPLAINS = 0.80  # of the bills that canonical answers would meet
+SPLIT_NATS = 12.0
+INVENTED = 0.02
+ALWAYS = 0.9
+FEW_OF_A_KIND = 3
 SHORTEST_WINDOW = 8
 Ints = npt.NDArray[np.int64]
 SORTING_NATS = 5.0
@@ -44,10 +52,14 @@ KEPT_NATS, KEPT_READINGS, KEPT_SHARE = (
 )  # readings that a profile keeps for its rows: those not further behind than this
 
 
+Turn = Literal["text", "calls"]
+TURNS: tuple[Turn, Turn] = ("text", "calls")
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What was learned of one window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill is met by the readings
-    that the other half of the rows chose, `differences` what their bills have more than those say {tokens: probability}."""
+    """What was learned of one kind of turns in a window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill is met by
+    the readings that the other half of the rows chose."""
 
     readings: tuple[Reading, ...]
     anew: bool
@@ -58,16 +70,32 @@ class Verdict:
     why: str
     margins: Mapping[str, float]
     ruled_out: tuple[str, ...]
+
+    @property
+    def best(self) -> Reading:
+        return self.readings[0]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was learned of one window: a verdict for each kind of turn that it has, and for each answer how many tokens its bill has more
+    than the readings say {tokens: probability}."""
+
+    verdicts: Mapping[Turn, Verdict]
     differences: tuple[Mapping[int, float], ...]
 
     @property
     def missed(self) -> tuple[bool, ...]:
         """Per row, whether hardly any way to read it meets its bill."""
-        return tuple(found.get(0, 0.0) < RULED_OUT for found in self.differences)
+        return tuple(difference.get(0, 0.0) < RULED_OUT for difference in self.differences)
 
     @property
-    def best(self) -> Reading:
-        return self.readings[0]
+    def decided(self) -> bool:
+        return all(verdict.decided for verdict in self.verdicts.values())
+
+
+def turn_of(row: Observation) -> Turn:
+    return "calls" if row.section else "text"
 
 
 # ---------------------------------------------------------------------------------------------------- scores
@@ -83,8 +111,8 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
     ended = np.array([row.ended for row in rows], dtype=np.int64)
     fits = np.zeros((len(rows), *space.shape), dtype=np.float32)
     where = np.arange(SPAN)
-    for b, (counts_end, extra) in enumerate(BILLINGS):
-        target = billed - stands - extra + (0 if counts_end else 1) * ended
+    for b, rule in enumerate(RULES):
+        target = billed - stands - rule.extra + (0 if rule.counts_end else 1) * ended
         # what is left for frame sizes once the two fields have d1 and d2 more
         rest = target[:, None, None] - (where + LOW)[None, :, None] - (where + LOW)[None, None, :] - LOW
         inside = (rest >= 0) & (rest < SPAN)
@@ -96,7 +124,7 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
                 0.0,
             )
             fits[:, :, :, s, b] = np.einsum("npd,nde,nqe->npq", one, share.astype(np.float32), other, optimize=True)
-    miss = np.array([MISSES_BILL + (1 - MISSES_BILL) * (1 - math.exp(-rate * row.billed)) for row in rows], dtype=np.float32)
+    miss = np.array([expected_miss(row, rate) for row in rows], dtype=np.float32)
     miss = miss[:, None, None, None, None]
     chance = (1 - miss) * fits + miss * STRAY_BILL
     chance = np.where(could[:, :, :, None, None], chance, ODD_TEXT * STRAY_BILL)
@@ -105,6 +133,11 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
         :, :, :, None, None
     ]
     return np.asarray(out.reshape(len(rows), -1), dtype=np.float32)
+
+
+def expected_miss(row: Observation, rate: float) -> float:
+    """How often a right reading misses the bill of such an answer."""
+    return MISSES_BILL + (1 - MISSES_BILL) * odd_share(rate, row.billed)
 
 
 def _hold_against_reasoning(rows: Sequence[Observation], table: Floats, rho: int) -> None:
@@ -126,8 +159,6 @@ def _habit_nats(
     out = np.zeros((len(rows), len(pairs)), dtype=np.float32)
     for side, edge in enumerate((f"{name}_lead", f"{name}_trail")):
         habit = habits[edge]
-        if not habit.known:
-            continue
         memory: dict[tuple[str, Mechanism, bool], float] = {}
         for i, row in enumerate(rows):
             run = run_of(row, edge)
@@ -140,7 +171,7 @@ def _habit_nats(
                     key = (run, mechanism, joins)
                     if key not in memory:
                         runs = mechanism.runs(run, lead=not side, joins=joins)
-                        memory[key] = habit.nats([found for found, _ in runs]) if runs else 0.0
+                        memory[key] = math.log(seldom(habit, edge, [found for found, _ in runs])) if runs else 0.0
                     out[i, j] += memory[key]
     return out
 
@@ -169,35 +200,165 @@ def may_write_anew(rows: Sequence[Observation]) -> bool:
     return one_style(rows) > 0 and any(row.sizes[0] != row.sizes[1] for row in rows)
 
 
-def decide(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], table: Floats) -> Verdict:
-    """The verdict about answers whose scores are `table`."""
+def decide(
+    rows: Sequence[Observation],
+    space: Space,
+    habits: Mapping[str, Habit],
+    table: Floats,
+    rate: float,
+    *,
+    seen: Mapping[str, Collection[str]] | None = None,
+) -> Decision:
+    """The decision about answers whose scores are `table` (at least one). `seen` {edge: runs that other
+    providers' texts show there}.
+
+    Texts and calls share what is done at the edges, as far as they agree: where two explanations are SPLIT_NATS better than one, each
+    kind is judged by itself."""
+    turns = np.array([row.section for row in rows], dtype=bool)
     written_anew = may_write_anew(rows)
-    totals = table.sum(axis=0) - space.costs(written_anew)
-    order = np.argsort(-totals, kind="stable")
-    top = int(order[0])
+    if 0 < turns.sum() < len(rows) and _disagree(space, table, turns, written_anew):
+        return _apart(rows, space, habits, table, rate, turns, seen=seen)
+    totals = _totals(space, table, turns, written_anew)
+    top = int(totals.argmax())
     winner, anew = space.reading(top)
-    differences = _held_out(rows, space, table)
-    fits = sum(found.get(0, 0.0) >= RULED_OUT for found in differences)
-    ahead = table[:, [top]] - table
-    loudest = ahead.max(axis=0) if len(rows) else np.zeros(table.shape[1])
-    margins = totals[top] - totals - np.maximum(loudest, 0.0)
-    differing, open_one, any_out = _rivals(rows, space, winner, margins)
-    ruled_out = [name for name, margin in differing.items() if margin >= MARGIN_NATS]
-    decided, why = True, f"{winner.name} fits {fits} of {len(rows)} bills"
-    if len(rows) == 0 or fits < EXPLAINS * len(rows):
-        decided, why = False, f"no reading fits the bills: the best, {winner.name}, {fits} of {len(rows)}"
-    elif open_one is not None:
-        decided, why = (
-            False,
-            f"{open_one} is not ruled out: {differing[open_one]:.1f} nats without the answer that speaks loudest",
-        )
-    elif not any_out and not all(habits[edge].known for edge in LEADS):
-        decided, why = False, f"too few rows that tell the readings apart ({len(rows)} rows)"
-    elif any(habit.known for habit in habits.values()):
-        why += ", with the model's known habits"
-    unsure = written_anew and float(margins.reshape(space.shape)[:, :, int(not anew), :].min()) < MARGIN_NATS
+    differences = _held_out(rows, space, table, turns)
+    margins = totals[top] - totals - np.maximum(_loudest(space, table, turns, top), 0.0)
+    order = np.argsort(-totals, kind="stable")
     kept = _kept(rows, space, habits, totals, order, anew)
-    return Verdict(kept, anew, unsure, len(rows), fits, decided, why, differing, tuple(ruled_out), differences)
+    unsure = written_anew and float(margins.reshape(space.joint)[:, :, int(not anew)].min()) < MARGIN_NATS
+    verdicts: dict[Turn, Verdict] = {}
+    parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
+    missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
+    expected = {turn: [expected_miss(rows[k], rate) for k in part] for turn, part in parts.items()}
+    against = {turn: contradiction([rows[k] for k in parts[turn]], missed[turn], expected[turn]) for turn in TURNS}
+    for turn, other in (TURNS, TURNS[::-1]):
+        mine = [rows[k] for k in parts[turn]]
+        if not mine:
+            continue
+        differing, open_one = _rivals(mine, space, winner, margins)
+        fits = len(mine) - sum(missed[turn])
+        # few of a kind say enough where all agree with what the many of the other kind say
+        few = winner.billing.text == winner.billing.calls and fits == len(mine) and len(parts[other]) >= DECIDING_ROWS
+        why = _objection(mine, winner, fits, expected[turn], habits, seen or {}, FEW_OF_A_KIND if few else DECIDING_ROWS)
+        if why is None and open_one is not None:
+            why = f"{open_one} is not ruled out: {differing[open_one]:.1f} nats without the answer that speaks loudest"
+        if why is None and against[turn]:
+            why = f"{winner.name} does not explain all: {against[turn]}"
+        if why is None and against[other] and not clears(missed[turn]):
+            why = f"{winner.name} does not explain all: among answers with {'text only' if turn == 'calls' else 'calls'}, {against[other]}"
+        decided = why is None
+        if why is None:
+            known = ", with the model's known habits" if any(habit.known for habit in habits.values()) else ""
+            why = f"{winner.name} fits {fits} of {len(mine)} bills{known}"
+        ruled_out = tuple(name for name, margin in differing.items() if margin >= MARGIN_NATS)
+        verdicts[turn] = Verdict(kept, anew, unsure, len(mine), fits, decided, why, differing, ruled_out)
+    return Decision(verdicts, differences)
+
+
+def _objection(
+    rows: Sequence[Observation],
+    winner: Reading,
+    fits: int,
+    expected: Sequence[float],
+    habits: Mapping[str, Habit],
+    seen: Mapping[str, Collection[str]],
+    fewest: int,
+) -> str | None:
+    """Why the winner decides nothing whatever its rivals say, or None."""
+    if len(rows) < fewest:
+        return f"too few answers of this kind ({len(rows)}, at least {fewest})"
+    if fits < EXPLAINS * (len(rows) - sum(expected)):
+        return f"no reading fits the bills: the best, {winner.name}, {fits} of {len(rows)}"
+    return _invention(rows, winner, habits, seen) or _strangeness(rows, winner, habits)
+
+
+def _strangeness(rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit]) -> str | None:
+    """An edge where the winner says that the model wrote what, by its known habit, it hardly ever writes."""
+    for k, edge in enumerate(EDGES):
+        if habits[edge].known and winner.edges[k].kind not in TAKEN:
+            found = strange_run(edge, _shown_runs(rows, edge, winner.edges[k]), habits[edge])
+            if found is not None:
+                return f"{winner.name}: {found}"
+    return None
+
+
+def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) -> list[str]:
+    """The model's run in each text at an edge whose mechanism does not hide it. What a length limit cut off has no habit."""
+    out = []
+    for row in rows:
+        run = run_of(row, edge)
+        if run is None or (row.truncated and edge.endswith("trail")):
+            continue
+        runs = mechanism.runs(run, lead=edge.endswith("lead"), joins=joins_at(row, edge))
+        out += [runs[0][0]] if runs else []
+    return out
+
+
+def _invention(
+    rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit], seen: Mapping[str, Collection[str]]
+) -> str | None:
+    """Whitespace that the winner says was taken away, where nothing shows that the model ever writes it: neither a known habit nor another
+    provider's text."""
+    runs = [max(found, key=lambda item: item[1])[0] for row in rows if (found := explanations(row, winner))]
+    for k, edge in enumerate(EDGES):
+        if winner.edges[k].kind not in TAKEN:
+            continue
+        habit = habits[edge]
+        told = Counter(run for row_runs in runs if (run := row_runs[k]))
+        if not told or (not habit.known and dict(winner.edges[k].model).get(" ", 0.0) >= ALWAYS):
+            continue  # one space: what it costs depends on the text behind it, and no constant in a bill does
+        run, count = told.most_common(1)[0]
+        usual = habit.share(run) * len(rows) if habit.known else 0.0
+        if count > INVENTED * len(rows) and count > FEW_OF_A_KIND + 4 * usual and (habit.known or run not in seen.get(edge, ())):
+            return f"{winner.name} puts {run!r} at the {edge.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
+    return None
+
+
+def _totals(space: Space, table: Floats, turns: npt.NDArray[np.bool_], written_anew: bool) -> Floats:
+    """[joint, flattened] scores of the readings over all answers, less what they cost. `turns`: which answers have calls."""
+    totals = space.together(table[~turns].sum(axis=0), table[turns].sum(axis=0)) - space.costs(written_anew)
+    return np.asarray(totals, dtype=np.float64).reshape(-1)
+
+
+def _loudest(space: Space, table: Floats, turns: npt.NDArray[np.bool_], top: int) -> Floats:
+    """[joint, flattened]: how much the answer that speaks loudest for the reading `top` speaks against each."""
+    out = []
+    for place, part in zip(space.place(top), (table[~turns], table[turns]), strict=True):
+        nothing = np.zeros(table.shape[1], dtype=np.float32)
+        out.append((part[:, [place]] - part).max(axis=0) if len(part) else nothing)
+    texts, calls = (one.reshape(space.shape) for one in out)
+    return np.asarray(np.maximum(texts[..., :, None], calls[..., None, :])).reshape(-1)
+
+
+def _disagree(space: Space, table: Floats, turns: npt.NDArray[np.bool_], written_anew: bool) -> bool:
+    """Whether texts and calls are explained so much better by readings of their own that the edges are not one thing."""
+    if min(turns.sum(), (~turns).sum()) < DECIDING_ROWS:
+        return False
+    costs = space.costs(written_anew).reshape(*space.joint)
+    rule = np.diagonal(costs, axis1=3, axis2=4).reshape(space.shape)
+    alone = sum(float((part.sum(axis=0).reshape(space.shape) - rule).max()) for part in (table[~turns], table[turns]))
+    return alone - float(_totals(space, table, turns, written_anew).max()) > SPLIT_NATS
+
+
+def _apart(
+    rows: Sequence[Observation],
+    space: Space,
+    habits: Mapping[str, Habit],
+    table: Floats,
+    rate: float,
+    turns: npt.NDArray[np.bool_],
+    *,
+    seen: Mapping[str, Collection[str]] | None,
+) -> Decision:
+    verdicts: dict[Turn, Verdict] = {}
+    differences: list[Mapping[int, float]] = [{}] * len(rows)
+    for part in (np.flatnonzero(~turns), np.flatnonzero(turns)):
+        mine = [rows[k] for k in part]
+        found = decide(mine, space, habits, table[part], rate, seen=seen)
+        verdicts |= found.verdicts
+        for k, difference in zip(part.tolist(), found.differences, strict=True):
+            differences[k] = difference
+    return Decision(verdicts, tuple(differences))
 
 
 def _kept(
@@ -246,7 +407,7 @@ def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, st
     """The runs at the four edges that meet the bill, with their probabilities; nothing where none does, or where nothing was
     taken."""
     a, b, c, d = reading.edges
-    rest = row.billed - reading.billing[1] + int(row.ended and not reading.billing[0]) - next(iter(row.sizes[0]))
+    rest = row.billed - reading.billing.rule(row.section).constant(row.ended) - next(iter(row.sizes[0]))
     cut = row.truncated and not row.section
     found = [
         ((*r, *t), p * q)
@@ -258,17 +419,19 @@ def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, st
     return [(runs, weight / total) for runs, weight in found] if total else []
 
 
-def _held_out(rows: Sequence[Observation], space: Space, table: Floats) -> tuple[Mapping[int, float], ...]:
+def _held_out(
+    rows: Sequence[Observation], space: Space, table: Floats, turns: npt.NDArray[np.bool_]
+) -> tuple[Mapping[int, float], ...]:
     """Per answer, how many tokens its bill has more than the readings which the *other half* of the answers chose say, with
     probabilities: a right one says 0. What the wire contradicts is left out, so they may sum to less than one."""
-    costs = space.costs(may_write_anew(rows))
+    written_anew = may_write_anew(rows)
     shuffled = np.random.default_rng(len(rows)).permutation(len(rows))
     halves = [(shuffled[::2], shuffled[1::2]), (shuffled[1::2], shuffled[::2])]
     if len(rows) < 4 * DECIDING_ROWS:
         halves = [(shuffled, shuffled)]
     out: list[Mapping[int, float]] = [{}] * len(rows)
     for mine, others in halves:
-        chosen = _nearest(space, table[others].sum(axis=0) - costs)
+        chosen = _nearest(space, _totals(space, table[others], turns[others], written_anew))
         for k in mine.tolist():
             out[k] = _differences(rows[k], chosen)
     return tuple(out)
@@ -286,7 +449,7 @@ def _differences(row: Observation, chosen: Sequence[tuple[Reading, bool, float]]
     cut = row.truncated and not row.section
     for reading, anew, weight in chosen:
         a, b, c, d = reading.edges
-        rest = row.billed - reading.billing[1] + int(row.ended and not reading.billing[0])
+        rest = row.billed - reading.billing.rule(row.section).constant(row.ended)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text):
             for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut):
                 left = rest - row.reasoning.count(*r) - row.content.count(*t)
@@ -295,26 +458,26 @@ def _differences(row: Observation, chosen: Sequence[tuple[Reading, bool, float]]
     return out
 
 
-def _rivals(
-    rows: Sequence[Observation], space: Space, winner: Reading, margins: Floats
-) -> tuple[dict[str, float], str | None, bool]:
-    """(the smallest margin of each kind of rival that gives other ids, the one that is still open, whether any is ruled out). A
-    rival gives other ids where at some edge it says another run in enough answers."""
+def _rivals(rows: Sequence[Observation], space: Space, winner: Reading, margins: Floats) -> tuple[dict[str, float], str | None]:
+    """(the smallest margin of each kind of rival that gives other ids, the one that is still open). A rival gives
+    other ids where at some edge it says another run in enough answers."""
     matters = max(1.0, min(DECIDING_ROWS, len(rows) / 10))
     others = _other_edges(rows, space, winner)
-    shaped = margins.reshape(space.shape)
+    shaped = margins.reshape(space.joint)
     left, right = space.pairs
     nearest: dict[str, float] = {}
     differ_left = np.array([max(others[0][lead], others[1][trail]) for lead, trail in left])
     differ_right = np.array([max(others[2][lead], others[3][trail]) for lead, trail in right])
     changed = np.maximum(differ_left[:, None], differ_right[None, :]) >= matters
-    smallest = shaped.min(axis=(2, 3))
+    behind = shaped.reshape(*shaped.shape[:2], -1)
+    smallest, where = behind.min(axis=2), behind.argmin(axis=2)
     for i, j in zip(*np.nonzero(changed), strict=True):
-        reading = Reading((*left[i], *right[j]), BILLINGS[int(np.unravel_index(int(shaped[i, j].argmin()), shaped.shape[2:])[1])])
-        nearest[reading.name] = min(nearest.get(reading.name, math.inf), float(smallest[i, j]))
+        flat = int(np.ravel_multi_index((int(i), int(j), *np.unravel_index(int(where[i, j]), shaped.shape[2:])), shaped.shape))
+        name = space.reading(flat)[0].name
+        nearest[name] = min(nearest.get(name, math.inf), float(smallest[i, j]))
     ordered = dict(sorted(nearest.items(), key=lambda item: item[1]))
     open_one = next((name for name, margin in ordered.items() if margin < MARGIN_NATS), None)
-    return ordered, open_one, any(margin >= MARGIN_NATS for margin in ordered.values())
+    return ordered, open_one
 
 
 def _other_edges(rows: Sequence[Observation], space: Space, winner: Reading) -> list[dict[Mechanism, int]]:
@@ -345,33 +508,35 @@ def _differ(one: Mechanism, other: Mechanism, run: str, joins: bool, *, lead: bo
 
 
 # ---------------------------------------------------------------------------------------------------- change points
-def change_point(table: Floats, costs: Floats) -> int | None:
-    """Where the provider changed: the number of answers before, or None. `table` [answers in order of time, readings]."""
-    n = len(table)
+def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> int | None:
+    """Where the provider changed: the number of answers before, or None. `rows` in order of time, `table` their scores."""
+    n = len(rows)
     if n < 2 * SHORTEST_WINDOW:
         return None
-    sums = np.cumsum(table, axis=0, dtype=np.float64)
-    whole = (sums[-1] - costs).max()
-    gains = np.full(n, -np.inf)
-    for k in range(SHORTEST_WINDOW, n - SHORTEST_WINDOW + 1):
-        before = sums[k - 1] - costs
-        gains[k] = before.max() + (sums[-1] - sums[k - 1] - costs).max() - whole
+    costs = space.edge_costs(may_write_anew(rows))[..., None] / 2 + np.array([RULE_COSTS[rule] for rule in RULES]) / 2
+    scored = table.reshape(n, *space.shape)
+
+    def best(sums: Floats) -> float:
+        """Of one side, texts and calls with a rule each."""
+        return float((sums - costs).max(axis=-1).sum(axis=0).max())
+
+    whole = np.zeros((2, *space.shape))
+    for row, score in zip(rows, scored, strict=True):
+        whole[int(row.section)] += score
+    before, gains = np.zeros_like(whole), np.full(n, -np.inf)
+    for k in range(n - SHORTEST_WINDOW):
+        before[int(rows[k].section)] += scored[k]
+        if k + 1 >= SHORTEST_WINDOW:
+            gains[k + 1] = best(before) + best(whole - before)
     at = int(gains.argmax())
-    return at if gains[at] >= CHANGE_NATS else None
+    return at if gains[at] - best(whole) >= CHANGE_NATS else None
 
 
 def model_runs(rows: Sequence[Observation], verdict: Verdict) -> Habits:
-    """What a decided provider shows of the model's habits: the runs at edges that its mechanism does not hide."""
+    """What decided turns show of the model's habits: the runs at edges that its mechanism does not hide."""
     out: Habits = {edge: Habit() for edge in EDGES}
-    for k, edge in enumerate(EDGES):
-        mechanism = verdict.best.edges[k]
-        if mechanism.kind not in ("keep", "join"):
-            continue
-        for row in rows:
-            run = run_of(row, edge)
-            if run is None or (row.truncated and k % 2):
-                continue
-            runs = mechanism.runs(run, lead=k % 2 == 0, joins=joins_at(row, edge))
-            if runs:
-                out[edge].add(runs[0][0])
+    for edge, mechanism in zip(EDGES, verdict.best.edges, strict=True):
+        if mechanism.kind not in TAKEN:
+            for run in _shown_runs(rows, edge, mechanism):
+                out[edge].add(run)
     return out

@@ -5,7 +5,6 @@ Belongs here: counting the ways to read an answer without keeping its ids. Does 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.exact.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ENDS_TURN, STYLES, Frame, count_calls, enumerate_frames, kind_of, orders_keys, styles_of
+from eagle3_assets.exact.frames import ENDS_TURN, Frame, count_calls, enumerate_frames, kind_of, orders_keys, styles_of
 from eagle3_assets.exact.hypotheses import enumerate_prompts
 from eagle3_assets.exact.readings import Runs, field_runs
 from eagle3_assets.exact.tokenizer import Profile
@@ -104,9 +103,7 @@ def observe(
         return None
     prior = count_calls(request.get("messages") or [])
     try:
-        frames = enumerate_frames(
-            profile, fields, thinking=thinking, prior_calls=prior, styles=STYLES if fields.tool_calls else ("wire",)
-        )
+        frames = enumerate_frames(profile, fields, thinking=thinking, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0)
         if any(frame.leaked for frame in frames):
             return None
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
@@ -126,7 +123,7 @@ def observe(
         billed_reasoning=fields.billed_reasoning or None,
         reasoning=reasoning,
         content=content,
-        sizes=(_sizes(frames, ("wire",)), _sizes(frames, STYLES)),
+        sizes=(_sizes(frames, anew=False), _sizes(frames, anew=True)),
         lossy=_looks_lossy(fields),
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
@@ -138,13 +135,17 @@ def observe(
     )
 
 
-def _sizes(frames: Sequence[Frame], styles: Sequence[str]) -> dict[int, float]:
-    out: Counter[int] = Counter()
+def _sizes(frames: Sequence[Frame], *, anew: bool) -> dict[int, float]:
+    """{ids: share} of the frames whose arguments stand as returned, or (`anew`) were written anew by the server."""
+    out: dict[int, float] = {}
+    stands = sum(frame.share for frame in frames if frame.arguments == "wire")
     for frame in frames:
-        if frame.arguments in styles or len(styles) > 1:
-            out[frame.size] += frame.share  # type: ignore[assignment]
+        # half of all was taken to be as returned (`observe`): that half goes where arguments were written anew
+        share = frame.share if frame.arguments != "wire" or not anew else frame.share * max(stands - 0.5, 0.0) / stands
+        if share and (anew or frame.arguments == "wire"):
+            out[frame.size] = out.get(frame.size, 0.0) + share
     total = sum(out.values()) or 1.0
-    return {size: share / total for size, share in out.items()}
+    return {size: share / total for size, share in out.items()} or {frames[0].size: 1.0}
 
 
 def _prompt_counts(

@@ -102,6 +102,14 @@ def _marker_fault(facts: Mapping[str, Any]) -> str | None:
     return f"{', '.join(unknown)} is no name of [tokenizer.special]" if unknown else None
 
 
+def marker_pattern(facts: Mapping[str, Any]) -> re.Pattern[str]:
+    """Matches the literal name of any control or reserved token. The facts are enough for it: no file of the tokenizer is read."""
+    names = [re.escape(name) for name in facts["tokenizer"]["special"]]
+    if "reserved_name" in facts["tokenizer"]:
+        names.append(re.escape(str(facts["tokenizer"]["reserved_name"]).partition("{id}")[0]) + r"\d+")
+    return re.compile("|".join(names))
+
+
 def profile_for_model(model: str | None) -> str | None:
     """The profile whose patterns match `model`, as written or without vendor, variant and release (`model_names.plain_name`); None where
     no profile knows it."""

@@ -18,7 +18,7 @@ def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tupl
     """(prompts that equal the bill with their normalised weights, best first; whether only forms fit that the profile rules
     out)."""
     offset = int(case.learned_prompt.get("offset") or 0)
-    billed = case.fields.billed_prompt
+    billed = case.billed_prompt
     fitting = [candidate for candidate in prompts if len(candidate.ids) + offset == billed]
     out = set(case.learned_prompt.get("ruled_out") or ())
     allowed = [candidate for candidate in fitting if not out.issuperset(candidate.forms)]

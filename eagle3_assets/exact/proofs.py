@@ -52,7 +52,7 @@ def with_witnesses(case: Case, chosen: Selection) -> Found | None:
     calls = tuple(replace(c, arguments=told[f"tool:{k}"]) if c.arguments is not None else c for k, c in enumerate(parts.calls))
     cut = replace(parts, reasoning=told["reasoning"], content=told["content"], calls=calls)
     more = len(assemble(case.profile, cut)) - len(assemble(case.profile, parts))
-    if best.way.billed + more == case.fields.billed_completion:
+    if best.way.billed + more == case.billed:
         return Found(cut, best.share * P_BOUNDARIES, best, "boundaries")
     return Found(parts, 0.5 * chosen.p, best) if chosen.completions else None
 

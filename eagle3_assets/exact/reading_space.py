@@ -15,19 +15,13 @@ import numpy as np
 from eagle3_assets.exact.edges import BREAKS, EDGES, JOIN, KEEP, RUNS, Mechanism
 from eagle3_assets.exact.habits import Habit
 from eagle3_assets.exact.observations import Floats, Observation
-from eagle3_assets.exact.readings import BILLINGS, UNKNOWN_TRAIL, Billing, Reading
+from eagle3_assets.exact.readings import RULES, UNKNOWN_TRAIL, Billing, Reading, Rule
 
 DECIDING_ROWS = 8
 # Nats that a reading costs before any answer speaks: of equal ones the simplest is taken
 COSTS = {"keep": 0.0, "join": 0.5, "strip": 1.0, "trim": 2.0}
-BILLING_COSTS: Mapping[Billing, float] = {
-    (True, 0): 0.0,
-    (False, 0): 1.0,
-    (True, 1): 2.0,
-    (True, -1): 2.5,
-    (True, 2): 4.0,
-    (True, -2): 4.0,
-}
+RULE_COSTS: Mapping[Rule, float] = dict(zip(RULES, (0.0, 1.0, 2.0, 2.5, 4.0, 4.0), strict=True))
+SPLIT_COST = 1.5  # texts and calls are billed by two rules: 4 of some 16 recorded endpoints
 ANEW_COST = 3.0
 CONTRADICTED = 0.9  # a mechanism that this share of the texts contradicts is not tried
 # Where no habit is known and whitespace is taken away, what the model may always write there
@@ -43,7 +37,8 @@ UNHEARD_OF = 25.0
 @dataclass(frozen=True)
 class Space:
     """The readings of one provider as a grid: `mechanisms` at each edge, pairs of them for each field, arguments as returned or
-    anew, billings. `total` [readings] after `scores`."""
+    anew, and a rule of billing. Answers are scored on `shape`, where the rule is that of their own kind (text or calls); readings are
+    points of `joint`, which has a rule for each kind."""
 
     mechanisms: tuple[tuple[Mechanism, ...], ...]
 
@@ -55,24 +50,42 @@ class Space:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         left, right = self.pairs
-        return len(left), len(right), 2, len(BILLINGS)
+        return len(left), len(right), 2, len(RULES)
+
+    @property
+    def joint(self) -> tuple[int, int, int, int, int]:
+        return (*self.shape, len(RULES))
+
+    def place(self, flat: int) -> tuple[int, int]:
+        """Where a reading of the joint grid stands on the grid of texts and on that of calls."""
+        i, j, s, text, calls = np.unravel_index(flat, self.joint)
+        return int(np.ravel_multi_index((i, j, s, text), self.shape)), int(np.ravel_multi_index((i, j, s, calls), self.shape))
 
     def reading(self, flat: int) -> tuple[Reading, bool]:
-        """(the reading, whether arguments are written anew) at an index of the flattened grid."""
-        i, j, s, b = np.unravel_index(flat, self.shape)
+        """(the reading, whether arguments are written anew) at an index of the flattened joint grid."""
+        i, j, s, text, calls = map(int, np.unravel_index(flat, self.joint))
         left, right = self.pairs
-        return Reading((*left[int(i)], *right[int(j)]), BILLINGS[int(b)]), bool(s)
+        return Reading((*left[i], *right[j]), Billing(RULES[text], RULES[calls])), bool(s)
 
-    def costs(self, written_anew: bool) -> Floats:
+    def together(self, texts: Floats, calls: Floats) -> Floats:
+        """[joint]: the sum of what texts and calls say, each [shape] flattened."""
+        return np.asarray(texts.reshape(self.shape)[..., :, None] + calls.reshape(self.shape)[..., None, :])
+
+    def edge_costs(self, written_anew: bool) -> Floats:
+        """[left, right, anew]"""
         left, right = self.pairs
         one, other = (np.array([sum(map(_cost, pair)) for pair in pairs]) for pairs in (left, right))
         anew = np.array([0.0, ANEW_COST if written_anew else 1e3])
-        billing = np.array([BILLING_COSTS[b] for b in BILLINGS])
         # a detokenizer that joins a space to <think> joins one to </think> as well (vllm#33457); only the other way round is met
         alone = np.array([[UNHEARD_OF * (a[0].kind == "join" != b[0].kind) for b in right] for a in left])
         fields = one[:, None] + other[None, :] + alone
-        total = fields[:, :, None, None] + anew[None, None, :, None] + billing[None, None, None, :]
-        return np.asarray(total, dtype=np.float32).reshape(-1)
+        return np.asarray(fields[:, :, None] + anew[None, None, :], dtype=np.float32)
+
+    def costs(self, written_anew: bool) -> Floats:
+        """[joint]"""
+        one = np.array([RULE_COSTS[rule] for rule in RULES])
+        rules = np.where(np.eye(len(RULES), dtype=bool), one[:, None], one[:, None] + one[None, :] + SPLIT_COST)
+        return np.asarray(self.edge_costs(written_anew)[..., None, None] + rules, dtype=np.float32)
 
 
 def _cost(mechanism: Mechanism) -> float:

@@ -22,7 +22,7 @@ that is the name of a check (review/table.py) stands in front of its detail: `co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
@@ -31,17 +31,20 @@ from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
 from eagle3_assets.exact.grammar import Ids, Parts, assemble, check
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
+from eagle3_assets.exact.leaks import is_spaced, unquoted_markers
+from eagle3_assets.exact.modes import Mode, modes_of
 from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.readings import RULED_OUT, Way
 from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
-from eagle3_assets.exact.render import wants_thinking
-from eagle3_assets.exact.selection import Case, Chosen, Selection, frames_of, select
+from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, frames_of, select
 from eagle3_assets.exact.server_ids import from_server_ids
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
+from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
+DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
 def reconstruct(
@@ -58,31 +61,100 @@ def reconstruct(
     engine or import; `thinking` what holds where the request says nothing; `at` when the answer came (unix seconds; None: the
     provider's latest window). Never raises for a bad answer: it becomes grade Q with reasons.
     """
-    thinks = profile.opened_by != "never" and (wants_thinking(request, thinking) or not profile.facts["reasoning"].get("instant"))
     if fields.finish_reason is None and source == "import":  # a given message without a finish reason is a complete one
         fields = replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
-    case = Case(profile, request, fields, wire_profile, source, thinks, at)
+    fields = with_declared_names(fields, request)
+    modes = modes_of(profile, request, fields, thinking)
+    if fields.output_ids is not None:
+        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, modes[0])
+        found = from_server_ids(case, prompts, no_prompt)
+    else:
+        found = _from_text(_attempts(profile, request, fields, wire_profile, source, at, modes))
+    return replace(found, evidence={**found.evidence, "wire_notes": list(fields.notes)}) if fields.notes else found
+
+
+def _case(
+    profile: Profile,
+    request: Mapping[str, Any],
+    fields: Fields,
+    wire_profile: Mapping[str, Any] | None,
+    source: str,
+    at: float | None,
+    mode: Mode,
+) -> tuple[Case, list[PromptCandidate], str | None]:
+    """The answer in one mode, its prompts, and why it has none."""
+    case = Case(profile, request, fields, wire_profile, source, mode, at)
     try:
         learned = {} if fields.output_ids is not None else case.learned_prompt
-        prompts = likely_prompts(profile, request, thinking=thinks, billed=fields.billed_prompt, learned=learned)
-        no_prompt = None
+        prompts = likely_prompts(profile, request, thinking=mode.prompt, billed=case.billed_prompt, learned=learned)
     except ExactError as error:
-        prompts, no_prompt = [], str(error)
-    if fields.output_ids is not None:
-        return from_server_ids(case, prompts, no_prompt)
-    return _from_text(case, prompts, no_prompt)
+        return case, [], str(error)
+    return case, prompts, None
+
+
+# ---------------------------------------------------------------------------------------------------- modes
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An answer read in one mode: what equals the two bills. `wire_fault`: why its text has no ids."""
+
+    case: Case
+    frames: Sequence[Frame]
+    chosen: Selection
+    prompts: Sequence[PromptCandidate]
+    chosen_prompts: tuple[tuple[PromptCandidate, float], ...]
+    odd_prompt: bool
+    no_prompt: str | None
+    wire_fault: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.chosen.completions) and bool(self.chosen_prompts or self.no_prompt)
+
+    @property
+    def weight(self) -> float:
+        """P(this mode and its bills), up to a constant."""
+        return self.case.mode.prior * self.chosen.mass
+
+
+def _attempts(
+    profile: Profile,
+    request: Mapping[str, Any],
+    fields: Fields,
+    wire_profile: Mapping[str, Any] | None,
+    source: str,
+    at: float | None,
+    modes: Sequence[Mode],
+) -> list[Attempt]:
+    """The answer in the modes that are worth a look, the best first. The others are asked only where the likeliest one does not meet both
+    bills: they differ from it by one token in each."""
+    out: list[Attempt] = []
+    for mode in modes:
+        if out and out[0].fits and mode.prior < DECISIVE:
+            break
+        if out and out[0].case.decided and mode.prefill:
+            continue  # what is billed was learned
+        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, mode)
+        try:
+            frames = frames_of(case)
+            for text in (frames[0].reasoning, frames[0].content):
+                text.count(text.lead, text.trail)
+        except ExactError as error:
+            return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
+        chosen = select(case, frames) if case.billed else NOTHING
+        chosen_prompts, odd_prompt = select_prompts(case, prompts) if case.billed_prompt else ((), False)
+        out.append(Attempt(case, frames, chosen, prompts, chosen_prompts, odd_prompt, no_prompt))
+        if not case.billed or (not case.billed_prompt and prompts):
+            break  # no bill tells modes apart
+    return sorted(out, key=lambda attempt: (-attempt.fits, -attempt.weight if attempt.fits else 0.0))
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
-def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None) -> Reconstruction:
-    fields = case.fields
+def _from_text(attempts: Sequence[Attempt]) -> Reconstruction:
+    best = attempts[0]
+    case, fields = best.case, best.case.fields
     reasons = list(fields.problems)
-    try:
-        frames = frames_of(case)
-        for text in (frames[0].reasoning, frames[0].content):
-            text.count(text.lead, text.trail)
-    except ExactError as error:
-        reasons.append(f"wire_text: {error}")
+    if best.wire_fault is not None:
+        reasons.append(f"wire_text: {best.wire_fault}")
         return result(case, (), (), "Q", 0.0, residual_of(fields, None, None, None), (0, 0, 0), reasons, {"basis": "none"})
     if fields.finish_reason not in (*ENDS_TURN, "length"):
         reasons.append(f"finish reason {fields.finish_reason!r}: not a usable end")
@@ -90,12 +162,11 @@ def _from_text(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | 
         reasons.append("the answer is empty")
     if "\ufffd" in "".join((fields.reasoning or "", fields.content or "", *(call.arguments for call in fields.tool_calls))):
         reasons.append("wire_text: U+FFFD in the text: bytes were lost, the ids cannot be known")
-    hopeless = case.window.get("cannot_be_exact")
-    if hopeless:
-        reasons.append(f"provider: no row of it can be exact: {hopeless}")
-    if not fields.billed_completion or (not fields.billed_prompt and prompts):
-        return _unbilled(case, prompts, _standing(frames[0]), len(frames), no_prompt, reasons)
-    return _from_bill(case, prompts, frames, no_prompt, reasons)
+    if case.hopeless:
+        reasons.append(f"provider: no row of it can be exact: {case.hopeless}")
+    if not fields.billed_completion or (not fields.billed_prompt and best.prompts):
+        return _unbilled(case, best.prompts, best.frames, best.no_prompt, reasons)
+    return _from_bill(attempts, reasons)
 
 
 def _standing(frame: Frame) -> Parts:
@@ -103,9 +174,12 @@ def _standing(frame: Frame) -> Parts:
 
 
 def _unbilled(
-    case: Case, prompts: Sequence[PromptCandidate], parts: Parts, tried: int, no_prompt: str | None, reasons: list[str]
+    case: Case, prompts: Sequence[PromptCandidate], frames: Sequence[Frame], no_prompt: str | None, reasons: list[str]
 ) -> Reconstruction:
-    """No usable bill: the text as it stands, grade I for imports and D for everything else."""
+    """No usable bill: the text as it stands, or split at the markers that leaked into it; grade I for imports and D for everything else."""
+    frame, leak, doubt = _unbilled_frame(case, frames)
+    reasons += [doubt] if doubt else []
+    parts, tried = _standing(frame), len(frames)
     ids = assemble(case.profile, parts)
     prompt = prompts[0].ids if prompts else ()
     bills = ((case.fields.billed_prompt, len(prompt)), (case.fields.billed_completion, len(ids)))
@@ -119,27 +193,39 @@ def _unbilled(
     elif grade == "D":
         found = "half a bill, which does not fit" if other_bill else "nothing was billed"
         reasons.append(f"no usage: {found}, so nothing is verified")
+    reasons += [leak] if leak else []
     evidence = {"basis": "none", "spacing": "verbatim", "wire_text": True, **canonical_fields(case.profile, parts)}
+    evidence |= {"leaked": True} if frame.leaked else {}
     residual = residual_of(case.fields, len(prompt) or None, len(ids), parts)
     return result(case, prompt, ids, grade, p, residual, (tried, 1, 1), reasons, evidence)
 
 
-def _from_bill(
-    case: Case, prompts: Sequence[PromptCandidate], frames: Sequence[Frame], no_prompt: str | None, reasons: list[str]
-) -> Reconstruction:
+def _unbilled_frame(case: Case, frames: Sequence[Frame]) -> tuple[Frame, str | None, str | None]:
+    """The frame to take where no bill chooses, a word on how it was read, and why no frame can be believed (else None)."""
+    named = ", ".join(unquoted_markers(case.profile.marker_pattern, case.fields))
+    if not named:  # names of markers between quotation marks are the model's own text
+        return frames[0], None, None
+    leaked = next((frame for frame in frames if frame.leaked), None)
+    if leaked is None:
+        return frames[0], None, f"marker_text: the text holds {named}, and without a bill nobody can tell a marker from its name"
+    if is_spaced(case.profile, case.fields):
+        why = "and spaces beside it, which the model or a detokenizer wrote: without a bill nobody can tell"
+        return leaked, None, f"marker_text: the text holds {named} {why}"
+    return leaked, f"leaked: the text was split at the model's own markers ({named})", None
+
+
+def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstruction:
     """The hypothesis that the bills and the provider's profile support best; the text as it stands where nothing fits."""
+    best = attempts[0]
+    case, chosen, prompts, chosen_prompts = best.case, best.chosen, best.prompts, best.chosen_prompts
     profile, fields = case.profile, case.fields
-    chosen = select(case, frames)
-    chosen_prompts, odd_prompt = select_prompts(case, prompts)
+    rivals = [attempt for attempt in attempts[1:] if attempt.fits and best.fits]
+    mode_share = best.weight / sum(attempt.weight for attempt in (best, *rivals)) if rivals else 1.0
     found = with_witnesses(case, chosen)
     prompt = chosen_prompts[0][0] if chosen_prompts else prompts[0] if prompts else PromptCandidate((), ())
     if found is None:
-        found = Found(_standing(frames[0]), 0.0, None)
-        stands = len(assemble(profile, found.parts))
-        hint = _misfit_hint(case, stands)
-        reasons.append(
-            f"completion_equals_bill: no hypothesis fits (as the text stands {stands}, billed {fields.billed_completion}{hint})"
-        )
+        found = Found(_standing(best.frames[0]), 0.0, None)
+        reasons.append(_completion_misfit(case, len(assemble(profile, found.parts)), attempts))
     if prompts and not chosen_prompts:
         reasons.append(prompt_misfit(prompts, fields.billed_prompt or 0))
     ids = assemble(profile, found.parts)
@@ -150,14 +236,13 @@ def _from_bill(
         reasons.append(f"grammar: {fault}")
     open_ways = chosen.completions or ((found.way,) if found.way else ())
     sequences = [(p.ids, c) for p, _ in chosen_prompts or ((prompt, 1.0),) for c in open_ways]
-    share = chosen_prompts[0][1] if chosen_prompts else 1.0
+    sequences += [(p.ids, c) for rival in rivals for p, _ in rival.chosen_prompts for c in rival.chosen.completions]
+    share = mode_share * (chosen_prompts[0][1] if chosen_prompts else 1.0)
     distinct = 1 if found.witness == "logprobs" else len(sequences)
-    doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := profile.doubts(text))), None)
-    grade, p = _grade(case, chosen, found, share, distinct, odd_prompt, doubt, reasons, no_prompt if not prompts else None)
+    grade, p = _grade(best, found, share, distinct, reasons)
     way = found.way.way if found.way else None
-    billing = way.reading.billing if way else (True, 0)
-    offset = int(case.learned_prompt.get("offset") or 0)
-    convention = (0 if billing[0] or not found.parts.ended else -1) + billing[1]
+    offset = int(case.learned_prompt.get("offset") or 0) - case.mode.prefill
+    convention = (way.constant if way else 0) - ((case.billed or 0) - (fields.billed_completion or 0))
     evidence = _evidence(case, chosen, found, grade, share, prompt if chosen_prompts else None, convention, offset)
     rho = case.window.get("reasoning_count")
     residual = residual_of(
@@ -197,7 +282,8 @@ def _evidence(
         "arguments": way.frame.arguments if way else "wire",
         "leaked": bool(way and way.frame.leaked),
         "reasoning_closed": found.parts.closed,
-        "counts_end": way.reading.billing[0] if way else True,
+        "counts_end": way.constant >= 0 if way else True,
+        "reasoning_apart": bool(case.window.get("reasoning_apart")),
         "convention": {"completion": convention, "prompt": offset},
         "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
@@ -223,29 +309,21 @@ def _survivors(case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[
     return tuple(out)
 
 
-def _grade(
-    case: Case,
-    chosen: Selection,
-    found: Found,
-    share: float,
-    distinct: int,
-    odd_prompt: bool,
-    doubt: str | None,
-    reasons: list[str],
-    no_prompt: str | None,
-) -> tuple[str, float]:
+def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons: list[str]) -> tuple[str, float]:
     """Grade and p_exact of a billed text answer; may add the reason for a low grade."""
+    case, chosen, fields = attempt.case, attempt.chosen, attempt.case.fields
     if reasons:
         return "Q", 0.0
-    if no_prompt is not None:
-        reasons.append(f"prompt: {no_prompt}")
+    if not attempt.prompts:
+        reasons.append(f"prompt: {attempt.no_prompt}")
         return "D", P_UNVERIFIED
     p = share * found.p
     if found.witness == "logprobs" and share > B1_FLOOR:
         return "A1", p
-    if chosen.contradicted or odd_prompt:
+    if chosen.contradicted or attempt.odd_prompt:
         reasons.append("the provider's wire profile does not fit this row, another reading does")
         return "C1", 0.5 * p
+    doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := case.profile.doubts(text))), None)
     if doubt is not None:
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p
@@ -254,8 +332,10 @@ def _grade(
         reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
         return "C1", 0.5 * p
     if way and case.truncated and _cut_may_be_stripped(way):
+        reasons.append("cut by length at a provider that takes whitespace away: what stood at the cut is not known")
         return "C1", 0.9 * p
     if not case.decided or distinct != 1 or p < B1_FLOOR:
+        reasons.append(_open_question(case, distinct, p))
         return "C1", p
     if way and (
         way.frame.leaked
@@ -264,6 +344,17 @@ def _grade(
     ):
         return "R", p
     return ("A2" if found.witness == "boundaries" else "B1"), p
+
+
+def _open_question(case: Case, distinct: int, p: float) -> str:
+    """Why a row that fits is no better than C1."""
+    if not case.window:
+        return "open: nothing was learned of this provider"
+    if not case.decided:
+        return f"open: the provider is not decided ({case.window.get('why')})"
+    if distinct != 1:
+        return f"open: {distinct} id sequences meet the bill"
+    return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 
 def _unheard_of(case: Case, way: Way) -> bool:
@@ -282,6 +373,19 @@ def _cut_may_be_stripped(way: Way) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------- a word for the reader
+def _completion_misfit(case: Case, stands: int, attempts: Sequence[Attempt]) -> str:
+    """What fits, and why that is ruled out; else that nothing does."""
+    billed = case.fields.billed_completion
+    other = next((attempt for attempt in attempts[1:] if attempt.chosen.completions), None)
+    prefix = "completion_equals_bill: "
+    if other is not None:
+        return f"{prefix}it fits {other.case.mode.words}, but then the prompt meets no bill (as the text stands {stands}, billed {billed})"
+    if stands == case.billed and case.window:
+        learned = f"what was learned of the provider ({case.window.get('reading')}) rules it out"
+        return f"{prefix}the text as it stands has the {billed} tokens that were billed, but {learned}"
+    return f"{prefix}no hypothesis fits (as the text stands {stands}, billed {billed}{_misfit_hint(case, stands)})"
+
+
 def _misfit_hint(case: Case, stands: int) -> str:
     """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
     (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost

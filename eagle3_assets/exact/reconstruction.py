@@ -92,6 +92,7 @@ def result(
             **evidence,
             "profile": case.profile.name,
             "thinking": case.thinking,
+            "prompt_thinking": case.mode.prompt,
             "wire_profile": (case.wire or {}).get("version"),
             "provider_decided": case.decided,
             "residual": residual,

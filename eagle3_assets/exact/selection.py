@@ -20,9 +20,19 @@ from typing import Any
 
 from eagle3_assets.exact.deviations import PRIOR_CHANGES, PRIOR_DAMAGE, Deviations, odd_share, same_count
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ODD_TOOL_ID, STYLES, UNCLOSED, CallHabits, Frame, count_calls, enumerate_frames, kind_of
+from eagle3_assets.exact.frames import (
+    ODD_TOOL_ID,
+    UNCLOSED,
+    WRITES_ANEW,
+    CallHabits,
+    Frame,
+    count_calls,
+    enumerate_frames,
+    kind_of,
+)
 from eagle3_assets.exact.grammar import Ids, Parts, assemble
-from eagle3_assets.exact.habits import PRIOR_LAMBDA
+from eagle3_assets.exact.habits import PRIOR_LAMBDA, prior_habits
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
 
@@ -44,8 +54,19 @@ class Case:
     fields: Fields
     wire: Mapping[str, Any] | None
     source: str
-    thinking: bool
+    mode: Mode
     at: float | None = None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the completion holds reasoning."""
+        return self.mode.turn
+
+    @property
+    def billed_prompt(self) -> int | None:
+        """The prompt's bill, with what of it was billed as output."""
+        billed = self.fields.billed_prompt
+        return billed + self.mode.prefill if billed else billed
 
     @property
     def truncated(self) -> bool:
@@ -53,8 +74,8 @@ class Case:
 
     @cached_property
     def window(self) -> Mapping[str, Any]:
-        """What was learned of the provider for answers of this form at this time; {} without anything. An answer between two
-        windows belongs to the later one."""
+        """What was learned of the provider for answers of this form at this time, and of this kind of turn; {} without anything. An
+        answer between two windows belongs to the later one."""
         if not self.wire:
             return {}
         windows = [
@@ -62,8 +83,23 @@ class Case:
         ]
         if self.at is not None:
             windows = [w for w in windows if float(w.get("to", math.inf)) >= self.at] or windows[-1:]
-            return dict(windows[0]) if windows else {}
-        return dict(windows[-1]) if windows else {}
+        elif windows:
+            windows = windows[-1:]
+        return _of_turn(windows[0], "calls" if self.fields.tool_calls else "text") if windows else {}
+
+    @property
+    def billed(self) -> int | None:
+        """The completion's bill, with the reasoning where the provider bills it apart (maple#824)."""
+        billed, apart = (
+            self.fields.billed_completion,
+            self.fields.billed_reasoning if self.window.get("reasoning_apart") else None,
+        )
+        return billed if billed is None else billed + (apart or 0)
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why no answer like this one can be exact at its provider, or None."""
+        return self.window.get("cannot_be_exact") or self.learned_prompt.get("cannot_be_exact")
 
     @property
     def decided(self) -> bool:
@@ -94,6 +130,24 @@ class Case:
         return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
 
 
+def _of_turn(window: Mapping[str, Any], turn: str) -> Mapping[str, Any]:
+    """A window as it is for one kind of turn. Of a kind that was never seen there only the readings of the other are believed, and nothing
+    is decided."""
+    turns = window.get("turns") or {}
+    if turn in turns:
+        return {**window, **turns[turn]}
+    if not turns:
+        return dict(window)
+    other, told = next(iter(turns.items()))
+    return {
+        **window,
+        **told,
+        "cannot_be_exact": None,
+        "decided": False,
+        "why": f"no answer of this kind ({turn}) was seen, only {other}",
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """One id sequence of a completion that survives, with the likeliest way to it and its share of the posterior."""
@@ -112,7 +166,8 @@ class Chosen:
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What equals the bill, best first. `tried`, `fitting`: ways; `contradicted`: only readings that the provider's profile rules
-    out fit; `p`: P(exact) of the best completion; `usual`: the likeliest way before the bill is looked at (None: all are contradicted)."""
+    out fit; `p`: P(exact) of the best completion; `usual`: the likeliest way before the bill is looked at (None: all are contradicted);
+    `mass`: P(the bill) by all ways that meet it."""
 
     completions: tuple[Chosen, ...]
     tried: int
@@ -120,6 +175,10 @@ class Selection:
     contradicted: bool
     p: float
     usual: Way | None
+    mass: float = 0.0
+
+
+NOTHING = Selection((), 0, 0, False, 0.0, None)
 
 
 def frames_of(case: Case) -> list[Frame]:
@@ -130,14 +189,16 @@ def frames_of(case: Case) -> list[Frame]:
         thinking=case.thinking,
         prior_calls=count_calls(case.request.get("messages") or []),
         numbering=str(case.window.get("tool_ids") or "unknown"),
-        styles=STYLES if case.window.get("arguments") == "written anew" else ("wire",),
+        anew={"written anew": 1.0, "as returned": 0.0 if case.decided else WRITES_ANEW}.get(
+            str(case.window.get("arguments")), WRITES_ANEW
+        ),
         habits=CallHabits(float(case.sampling.get("unclosed", UNCLOSED)), float(case.sampling.get("odd_tool_ids", ODD_TOOL_ID))),
     )
 
 
 def select(case: Case, frames: Sequence[Frame]) -> Selection:
     """Keep what equals the bill; what the provider's profile rules out stays only when nothing else fits."""
-    billed = case.fields.billed_completion
+    billed = case.billed
     ways = _ways(case, frames, case.readings)
     usual = max(ways, key=lambda way: way.weight, default=None)
     fitting = [way for way in ways if way.billed == billed]
@@ -165,7 +226,7 @@ def select(case: Case, frames: Sequence[Frame]) -> Selection:
         chosen.append(Chosen(way, weight / whole if whole else 0.0))
         left -= weight
     p = _p_exact(case, ways, best[0], whole) if best and whole else 0.0
-    return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual)
+    return Selection(tuple(chosen), len(ways), len(fitting), contradicted, p, usual, whole)
 
 
 def _one_doubt(ranked: Sequence[tuple[Way, float]], whole: float) -> bool:
@@ -189,6 +250,7 @@ def _ways(case: Case, frames: Sequence[Frame], readings: Sequence[Reading]) -> l
         truncated=case.truncated,
         reasoning_told=told - rho if rho is not None and told else None,
         least=RULED_OUT / 50 if case.decided else 0.0,
+        habits=None if case.window else prior_habits(case.profile),
     )
 
 
@@ -197,7 +259,7 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
     are not canonical or were damaged."""
     way, weight = best
     deviations = deviations_of(case, way.billed)
-    billed = case.fields.billed_completion or 0
+    billed = case.billed or 0
     rival = 0.0
     for other in ways:
         kept = other.weight / AGAINST_REASONING_COUNT * REASONING_COUNT_OF_ODD if other.against else other.weight

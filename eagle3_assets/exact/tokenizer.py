@@ -20,7 +20,7 @@ from typing import Any
 import tiktoken
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.profile_facts import PROFILES_DIR, profile_facts, profile_for_model, profile_names
+from eagle3_assets.exact.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
 from eagle3_assets.exact.vocabulary_files import CONFIG_FILE, read_ranks
 from eagle3_assets.store import data_root
 
@@ -221,14 +221,12 @@ class Profile:
 
     def has_marker_text(self, text: str) -> bool:
         """True when `text` holds the literal name of a control or reserved token."""
-        return self._marker_pattern.search(text) is not None
+        return self.marker_pattern.search(text) is not None
 
     @cached_property
-    def _marker_pattern(self) -> re.Pattern[str]:
-        names = [re.escape(name) for name in self.specials]
-        if "reserved_name" in self.facts["tokenizer"]:
-            names.append(re.escape(str(self.facts["tokenizer"]["reserved_name"]).partition("{id}")[0]) + r"\d+")
-        return re.compile("|".join(names))
+    def marker_pattern(self) -> re.Pattern[str]:
+        """Matches the literal name of any control or reserved token."""
+        return marker_pattern(self.facts)
 
 
 def refuse_surrogates(text: str) -> None:

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_assets.collect.wire_answer import WireAnswer
@@ -34,8 +34,8 @@ from eagle3_assets.exact import learning, reading_space
 from eagle3_assets.exact.deviations import KINDS, PRIOR_DAMAGE, SORTED_ROWS, Deviations, Kind, damage_of, odd_share, same_count
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
-from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, together
-from eagle3_assets.exact.learning import Verdict
+from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
+from eagle3_assets.exact.learning import Decision, Verdict, turn_of
 from eagle3_assets.exact.observations import Observation, observe
 from eagle3_assets.exact.prompt_learning import decide_prompt
 from eagle3_assets.exact.readings import reading_of
@@ -43,10 +43,11 @@ from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields, storable
 
-VERSION = 3
+VERSION = 4
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
 RHO_SHARE = 0.9
+SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
 Key = tuple[str, bool]  # provider, streamed
@@ -75,7 +76,8 @@ class Window:
 
     key: Key
     rows: list[Observation]
-    verdict: Verdict | None = None
+    decision: Decision | None = None
+    apart: bool = False
     rho: int | None = None
 
 
@@ -91,8 +93,14 @@ def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str
     if not isinstance(entry, Mapping):
         return None
     whole = wire_profiles or {}
-    windows = [{**w, "parsed": tuple(map(reading_of, w.get("readings") or ()))} for w in entry.get("windows") or ()]
+    windows = [
+        {**w, "turns": {turn: _parsed(told) for turn, told in (w.get("turns") or {}).items()}} for w in entry.get("windows") or ()
+    ]
     return {**entry, "windows": windows, "version": whole.get("version"), "model": whole.get("model") or {}}
+
+
+def _parsed(turn: Mapping[str, Any]) -> dict[str, Any]:
+    return {**turn, "parsed": tuple(map(reading_of, turn.get("readings") or ()))}
 
 
 # ---------------------------------------------------------------------------------------------------- learning
@@ -120,7 +128,7 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
         if observation is not None:
             thinned[key].add(mark, observation)
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
-    windows, habits = _decide_all(observed, of_ids, sampling)
+    windows, habits = _decide_all(observed, of_ids, sampling, prior_habits(profile))
     rates = {**sampling.rates(_misfits(windows)), "sorted_keys": _natural_order(windows)}
     return {
         "version": VERSION,
@@ -139,24 +147,44 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
     }
 
 
-def _decide_all(observed: Mapping[Key, list[Observation]], of_ids: Habits, sampling: Sampling) -> tuple[list[Window], Habits]:
+def _decide_all(
+    observed: Mapping[Key, list[Observation]], of_ids: Habits, sampling: Sampling, prior: Habits
+) -> tuple[list[Window], Habits]:
     """Windows of all providers, and the habits with what decided ones show. Two rounds: the second knows what the first
     showed."""
     rate = float(sampling.rates()["lambda_per_token"])
     windows: list[Window] = []
     shown: dict[Key, Habits] = {}
+    runs = {key: _runs_seen(rows) for key, rows in observed.items()}
     for _ in range(2):
         windows, before = [], dict(shown)
         for key, rows in sorted(observed.items()):
-            habits = together(of_ids, *(habit for other, habit in before.items() if other != key))
-            found = [_decide(Window(key, part), habits, rate) for part in _cut(rows, habits, rate)]
+            habits = together(prior, of_ids, *(habit for other, habit in before.items() if other != key))
+            seen = {edge: {run for other, told in runs.items() if other[0] != key[0] for run in told[edge]} for edge in EDGES}
+            found = [_decide(Window(key, part), habits, rate, seen) for part in _cut(rows, habits, rate)]
             windows += found
-            clear = [window for window in found if window.verdict and window.verdict.decided]
+            clear = [learning.model_runs(*told) for window in found for told in _decided_turns(window)]
             if clear:
-                shown[key] = together(*(learning.model_runs(w.rows, w.verdict) for w in clear if w.verdict))
+                shown[key] = together(*clear)
             else:
                 shown.pop(key, None)
     return windows, together(of_ids, *shown.values())
+
+
+def _runs_seen(rows: Sequence[Observation]) -> dict[str, set[str]]:
+    """{edge: runs that at least SHOWN of the texts show there}"""
+    out: dict[str, set[str]] = {}
+    for edge in EDGES:
+        told = Counter(run for row in rows if (run := reading_space.run_of(row, edge)))
+        out[edge] = {run for run, count in told.items() if count >= SHOWN}
+    return out
+
+
+def _decided_turns(window: Window) -> Iterator[tuple[list[Observation], Verdict]]:
+    """The answers of each kind of turn that is decided, with its verdict."""
+    for turn, verdict in (window.decision.verdicts if window.decision else {}).items():
+        if verdict.decided:
+            yield [row for row in window.rows if turn_of(row) == turn], verdict
 
 
 def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Observation]]:
@@ -164,32 +192,42 @@ def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Obse
     if len({row.at for row in rows}) < 2 * learning.SHORTEST_WINDOW:
         return [rows]
     space = reading_space.space_of(rows, habits, one_provider=False)
-    table = learning.scores(rows, space, habits, rate, None)
-    costs = space.costs(learning.may_write_anew(rows))
-    at = learning.change_point(table, costs)
+    at = learning.change_point(rows, space, learning.scores(rows, space, habits, rate, None))
     if at is None:
         return [rows]
     return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, rate)]
 
 
-def _decide(window: Window, habits: Habits, rate: float) -> Window:
-    """Decide a window; where its reasoning counts follow a convention, once more with them."""
-    rows = window.rows
-    space = reading_space.space_of(rows, habits)
-    window.verdict = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, None))
-    window.rho = _reasoning_convention(rows, window.verdict)
-    if window.rho is not None:
-        window.verdict = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, window.rho))
+def _decide(window: Window, habits: Habits, rate: float, seen: Mapping[str, set[str]]) -> Window:
+    """Decide a window; where its reasoning counts follow a convention, once more with them. A provider whose bills nothing explains may
+    bill reasoning apart (maple#824: completion_tokens without reasoning_tokens)."""
+    space = reading_space.space_of(window.rows, habits)
+
+    def decided(rows: list[Observation]) -> tuple[Decision, int | None]:
+        found = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, None), rate, seen=seen)
+        rho = _reasoning_convention(rows, found)
+        if rho is not None:
+            table = learning.scores(rows, space, habits, rate, rho)
+            found = learning.decide(rows, space, habits, table, rate, seen=seen)
+        return found, rho
+
+    window.decision, window.rho = decided(window.rows)
+    told = [row for row in window.rows if row.billed_reasoning]
+    if sum(window.decision.missed) > len(window.rows) / 2 and len(told) >= reading_space.DECIDING_ROWS:
+        rows = [replace(row, billed=row.billed + (row.billed_reasoning or 0)) for row in window.rows]
+        apart, rho = decided(rows)
+        if sum(apart.missed) < sum(window.decision.missed) / 2:
+            window.rows, window.decision, window.rho, window.apart = rows, apart, rho, True
     return window
 
 
-def _reasoning_convention(rows: Sequence[Observation], verdict: Verdict) -> int | None:
+def _reasoning_convention(rows: Sequence[Observation], decision: Decision) -> int | None:
     """Billed reasoning tokens minus (R + the closing marker) under the best reading; None where the provider tells none that can
     be relied on (absent, 0, estimated)."""
     told: Counter[int] = Counter()
     told_rows = [row for row in rows if row.billed_reasoning is not None and row.reasoning.text]
     for row in told_rows:
-        found = learning.explanations(row, verdict.best)
+        found = learning.explanations(row, decision.verdicts[turn_of(row)].best)
         if found:
             runs, _ = max(found, key=lambda item: item[1])
             told[(row.billed_reasoning or 0) - row.reasoning.count(runs[0], runs[1]) - int(row.closed)] += 1
@@ -203,8 +241,9 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
     return [
         (row.billed, missed)
         for window in windows
-        if window.verdict and window.verdict.decided
-        for row, missed in zip(window.rows, window.verdict.missed, strict=True)
+        if window.decision
+        for row, missed in zip(window.rows, window.decision.missed, strict=True)
+        if window.decision.verdicts[turn_of(row)].decided
     ]
 
 
@@ -234,12 +273,13 @@ def _provider_json(windows: Sequence[Window], rates: Mapping[str, Any]) -> dict[
 
 
 def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
-    verdict, rows = window.verdict, window.rows
-    assert verdict is not None
-    best, sorts = verdict.best, learning.sorts_keys(rows, float(rates["sorted_keys"]))
+    """A window; at its top what holds for the kind of turns that most answers have."""
+    decision, rows = window.decision, window.rows
+    assert decision is not None
+    sorts = learning.sorts_keys(rows, float(rates["sorted_keys"]))
     strata = {}
     for name, tools in (("no_tools", False), ("tools", True)):
-        part = [(row, missed) for row, missed in zip(rows, verdict.missed, strict=True) if row.tools == tools]
+        part = [(row, missed) for row, missed in zip(rows, decision.missed, strict=True) if row.tools == tools]
         if part:
             strata[name] = {
                 "rows": len(part),
@@ -247,40 +287,61 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
                 "lossy": sum(row.lossy for row, _ in part),
                 "prompt": decide_prompt([row for row, _ in part]),
             }
+    turns = {
+        turn: _turn_json(verdict, [row for row in rows if turn_of(row) == turn]) for turn, verdict in decision.verdicts.items()
+    }
+    main = max(turns.values(), key=lambda turn: int(turn["rows"]))
+    hopeless = [turn["cannot_be_exact"] for turn in turns.values()]
+    prompts = [stratum["prompt"]["cannot_be_exact"] for stratum in strata.values()]
     return {
+        **main,
         "from": rows[0].at,
         "to": rows[-1].at,
         "stream": window.key[1],
+        "rows": len(rows),
+        "explained": sum(int(turn["explained"]) for turn in turns.values()),
+        "decided": decision.decided,
+        "why": "; ".join(f"{turn}: {found['why']}" for turn, found in turns.items()) if len(turns) > 1 else main["why"],
+        "cannot_be_exact": next((why for told in (hopeless, prompts) if all(told) for why in told), None),
+        "reasoning_count": window.rho,
+        "reasoning_apart": window.apart,
+        "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
+        "sorts_keys": sorts,
+        "damage": _damage(rows, decision, rates, sorts),
+        "tool_ids": _tool_ids(rows),
+        "turns": turns,
+        "strata": strata,
+    }
+
+
+def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
+    best = verdict.best
+    rule = best.billing.rule(turn_of(rows[0]) == "calls")
+    return {
         "rows": verdict.rows,
         "explained": verdict.fits,
         "decided": verdict.decided,
         "why": verdict.why,
-        "cannot_be_exact": _hopeless(verdict, rows, strata),
+        "cannot_be_exact": _hopeless(verdict, rows),
         "spacing": best.spacing,
-        "counts_end": best.billing[0],
-        "extra": best.billing[1],
+        "counts_end": rule.counts_end,
+        "extra": rule.extra,
         "reading": best.name,
         "readings": [reading.as_json() for reading in verdict.readings],
         "edges": {edge: mechanism.as_json() for edge, mechanism in zip(EDGES, best.edges, strict=True)},
         "margins": {name: round(min(margin, 1e6), 2) for name, margin in list(verdict.margins.items())[:8]},
         "ruled_out": list(verdict.ruled_out)[:24],
-        "reasoning_count": window.rho,
         "arguments": "written anew" if verdict.anew else "not sure" if verdict.unsure_of_arguments else "as returned",
-        "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
-        "sorts_keys": sorts,
-        "damage": _damage(rows, verdict, rates, sorts),
-        "tool_ids": _tool_ids(rows),
-        "strata": strata,
     }
 
 
-def _damage(rows: Sequence[Observation], verdict: Verdict, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
+def _damage(rows: Sequence[Observation], decision: Decision, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
     """{kind of row: share that was damaged on the way}, from the bills that the readings miss beyond what is not canonical. What all
     rows say is where each kind starts from."""
     rate = float(rates["lambda_per_token"])
     changes = {int(change): float(share) for change, share in rates["changes"].items()}
     seen: dict[Kind, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
-    for row, differences in zip(rows, verdict.differences, strict=True):
+    for row, differences in zip(rows, decision.differences, strict=True):
         given = Deviations(odd_share(rate, row.billed), 0.0, same_count(row.kind, sorts=sorts), changes)
         odd = sum(share * given.met(by) for by, share in differences.items())
         damaged = sum(share * given.hits(by) for by, share in differences.items())
@@ -293,20 +354,15 @@ def _damage(rows: Sequence[Observation], verdict: Verdict, rates: Mapping[str, A
     return {kind: round(share, 5) for kind, share in out.items()}
 
 
-def _hopeless(verdict: Verdict, rows: Sequence[Observation], strata: Mapping[str, Any]) -> str | None:
-    """Why no row of this provider can be exact, in words; None where rows can."""
-    if len(rows) < reading_space.DECIDING_ROWS:
+def _hopeless(verdict: Verdict, rows: Sequence[Observation]) -> str | None:
+    """Why no answer of this kind can be exact, in words; None where some can."""
+    if len(rows) < reading_space.DECIDING_ROWS or verdict.fits >= ESTIMATES * len(rows):
         return None
-    if verdict.fits < ESTIMATES * len(rows):
-        apart = sorted(abs(row.billed - row.stands) / max(row.billed, 1) for row in rows)
-        kind = "another tokenizer" if _leans(rows) else "estimated counts"
-        lossy = sum(row.lossy for row in rows)
-        if lossy >= 0.2 * len(rows):
-            kind = "a gateway that loses characters"
-        return f"{verdict.fits} of {len(rows)} bills fit the best reading of its text ({kind}; half are off by {apart[len(apart) // 2]:.1%})"
-    return next(
-        (stratum["prompt"]["cannot_be_exact"] for stratum in strata.values() if stratum["prompt"]["cannot_be_exact"]), None
-    )
+    apart = sorted(abs(row.billed - row.stands) / max(row.billed, 1) for row in rows)
+    kind = "another tokenizer" if _leans(rows) else "estimated counts"
+    if sum(row.lossy for row in rows) >= 0.2 * len(rows):
+        kind = "a gateway that loses characters"
+    return f"{verdict.fits} of {len(rows)} bills fit the best reading of its text ({kind}; half are off by {apart[len(apart) // 2]:.1%})"
 
 
 def _leans(rows: Sequence[Observation]) -> bool:

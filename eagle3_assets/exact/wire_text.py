@@ -15,6 +15,7 @@ from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import Ids, Parts
 from eagle3_assets.exact.habits import runs_of
+from eagle3_assets.exact.leaks import read_leak
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.turn_text import read_call
 
@@ -55,8 +56,17 @@ def _leak_difference(profile: Profile, parts: Parts, fields: Fields) -> str | No
 def matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[str | None, str | None]:
     """(the way in which the server bent the text of known ids, None), or (None, the first difference under verbatim).
 
-    verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at an end).
+    verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at an end). Text in which markers stand
+    that no parser took out (`<think>R</think>C` in content) is read as a parser would have.
     """
+    found = _matching_spacing(profile, parts, fields)
+    if found[1] and (leak := read_leak(profile, fields, parts.opened or parts.closed)):
+        as_parsed = _matching_spacing(profile, parts, leak[0])
+        return as_parsed if as_parsed[1] is None else found
+    return found
+
+
+def _matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[str | None, str | None]:
     reasoning, content = _text(profile, parts.reasoning, fields), _text(profile, parts.content, fields)
     calls = _calls_difference(profile, parts, fields) or _names_difference(profile, parts, fields)
     if calls:

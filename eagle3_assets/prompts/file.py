@@ -12,6 +12,7 @@ version, dataset, seed, rows looked at.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import asdict
 from hashlib import blake2b
@@ -62,8 +63,9 @@ def prompt_inputs(campaign: Campaign, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def build_prompts(campaign: Campaign, dataset: Dataset, out: Path) -> dict[str, Any]:
-    """Write `out` (Parquet, zstd) and its `.set_aside.json`, each atomically. The caller commits the manifest over both.
+def build_prompts(campaign: Campaign, dataset: Dataset, out: Path, *, markers: re.Pattern[str]) -> dict[str, Any]:
+    """Write `out` (Parquet, zstd) and its `.set_aside.json`, each atomically. The caller commits the manifest over both. `markers`: the
+    names of the target's control tokens.
 
     Returns numbers: `source_rows` = `selected` + `reserve` + sum of `set_aside` + `not_sampled`; `rows_wanted`, `look_ahead`
     (None: the whole source was read), `expected_tokens` and `prompt_chars` of the selected rows, `shards` {shard: selected rows}.
@@ -77,7 +79,7 @@ def build_prompts(campaign: Campaign, dataset: Dataset, out: Path) -> dict[str, 
     for row in read_rows(dataset.source, campaign.path.parent, columns=columns_of(dataset.mapping), limit=bound):
         source_rows += 1
         try:
-            sampler.offer(_candidate(row, dataset))
+            sampler.offer(_candidate(row, dataset, markers))
         except BadRow as bad:
             aside.add(bad.reason, row.where, bad.detail)
     drawn = sampler.drawn()
@@ -97,14 +99,14 @@ def build_prompts(campaign: Campaign, dataset: Dataset, out: Path) -> dict[str, 
     return numbers
 
 
-def _candidate(row: SourceRow, dataset: Dataset) -> Candidate:
+def _candidate(row: SourceRow, dataset: Dataset, markers: re.Pattern[str]) -> Candidate:
     """Map, cut, screen. Raises BadRow."""
     if row.row is None:
         raise BadRow(row.reason, row.detail)
     conversation = map_row(row.row, dataset.mapping)
     turn = cut_turn(conversation, dataset.turns)
     history, later = (turn.whole_history, ()) if turn.own_next else (turn.history, turn.follow_ups)
-    reason = screen(history, conversation.tools, later, max_chars=dataset.max_chars)
+    reason = screen(history, conversation.tools, later, max_chars=dataset.max_chars, markers=markers)
     if reason == "invalid_tool_schema":
         raise BadRow(reason, dump_json(conversation.tools))
     if reason:

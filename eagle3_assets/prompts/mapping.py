@@ -112,6 +112,16 @@ def _content(value: Any) -> str:
     raise BadRow("unsupported_content", f"{type(value).__name__}: {str(value)[:120]}")
 
 
+def _thought_and_content(value: Any) -> tuple[str, str]:
+    """Reasoning and text of an assistant message whose content is a list of parts, some of them thinking (Mistral, Anthropic's shape)."""
+    parts = value if isinstance(value, list) else []
+    thoughts = [p for p in parts if isinstance(p, dict) and p.get("type") in ("thinking", "reasoning")]
+    if not thoughts:
+        return "", _content(value)
+    texts = (p.get("thinking", p.get("reasoning", p.get("text"))) for p in thoughts)
+    return "".join(map(_content, texts)), _content([p for p in parts if p not in thoughts])
+
+
 class _Builder:
     """Collects messages in normal form; gives tool calls and results the ids that the source lacks."""
 
@@ -193,13 +203,18 @@ def _messages(row: Row, mapping: Mapping) -> Conversation:
     for message in _list(row, _main_column(mapping)):
         if not isinstance(message, dict):
             raise BadRow("wrong_roles", f"a message is {type(message).__name__}: {str(message)[:120]}")
-        role, content = _role(message.get("role"), OPENAI_ROLES), _content(message.get("content"))
+        role = _role(message.get("role"), OPENAI_ROLES)
+        thought, content = (
+            _thought_and_content(message.get("content")) if role == "assistant" else ("", _content(message.get("content")))
+        )
         if role == "assistant":
             calls = from_json(message.get("tool_calls"), "tool_calls") or message.get("function_call")
             calls = [calls] if isinstance(calls, dict) else calls
             if calls is not None and not isinstance(calls, list):
                 raise BadRow("bad_tool_call", str(calls)[:120])
-            reasoning = _content(message.get("reasoning_content") or message.get("reasoning"))
+            reasoning = (
+                _content(message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")) or thought
+            )
             builder.answer(content, reasoning, calls, message)
         elif role == "tool":
             builder.result(content, text_or_none(message.get("tool_call_id")))

@@ -10,53 +10,35 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# The named special tokens of Kimi's tokenizer_config.json (the same in K2, K2.5 and K2.6). A server renders the prompt as one
-# string and encodes it with specials ON, so this text in a message becomes a control token (tokenizers.md, section 2).
-# [BOS], [EOS], [EOT], [UNK], [PAD] are everyday strings in machine-learning text: rows about them are lost on purpose.
-CONTROL_MARKERS = (
-    "[BOS]",
-    "[EOS]",
-    "<|im_end|>",
-    "<|im_user|>",
-    "<|im_assistant|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "[EOT]",
-    "<|im_system|>",
-    "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-    "<|im_middle|>",
-    "<|media_begin|>",
-    "<|media_content|>",
-    "<|media_end|>",
-    "<|media_pad|>",
-    "<think>",
-    "</think>",
-    "[UNK]",
-    "[PAD]",
-    "<|reserved_token_",
-)
-_MARKER = re.compile("|".join(re.escape(m) for m in CONTROL_MARKERS))
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # OpenAI's rule; every gateway applies it
 ROLES = ("system", "user", "assistant", "tool")
 
 
 def screen(
-    messages: Sequence[Any], tools: Sequence[Any] | None, follow_ups: Sequence[Sequence[Any]] = (), *, max_chars: int
+    messages: Sequence[Any],
+    tools: Sequence[Any] | None,
+    follow_ups: Sequence[Sequence[Any]] = (),
+    *,
+    max_chars: int,
+    markers: re.Pattern[str],
 ) -> str | None:
     """The first reason (a key of `set_aside.REASONS`) to set the prompt aside, or None. Never raises on any JSON value.
 
-    `max_chars` counts every string of messages, tools and follow-ups.
+    `max_chars` counts every string of messages, tools and follow-ups. `markers` are the names of the target's control tokens: a server
+    renders the prompt as one string and encodes it with specials ON, so this text in a message becomes a control token (tokenizers.md,
+    section 2). Kimi's [BOS], [EOS], [UNK], [PAD] are everyday strings in machine-learning text: rows about them are lost on purpose.
     """
     if not messages:
         return "empty"
     later = [message for group in follow_ups for message in group]
     if not all(isinstance(m, dict) and m.get("role") in ("user", "tool") for m in later):
         return "wrong_roles"
-    return _roles(messages) or _tool_turns(messages) or _schemas(tools) or _text([*messages, *later, *(tools or ())], max_chars)
+    return (
+        _roles(messages)
+        or _tool_turns(messages)
+        or _schemas(tools)
+        or _text([*messages, *later, *(tools or ())], max_chars, markers)
+    )
 
 
 def screen_text(value: Any) -> str | None:
@@ -123,13 +105,13 @@ def _is_object_schema(schema: Any) -> bool:
     return isinstance(required, list | tuple) and all(isinstance(r, str) for r in required)
 
 
-def _text(values: Sequence[Any], max_chars: int) -> str | None:
+def _text(values: Sequence[Any], max_chars: int, markers: re.Pattern[str]) -> str | None:
     text = "\n".join(strings(values))  # no marker holds a newline, so none can appear across a join
     if _lone_surrogate(text):
         return "lone_surrogate"
     if "\0" in text:
         return "nul"
-    if _MARKER.search(text):
+    if markers.search(text):
         return "control_marker"
     return "too_long" if len(text) > max_chars else None
 

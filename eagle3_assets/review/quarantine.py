@@ -33,6 +33,7 @@ def rules_of(campaign: Campaign, profile: Profile) -> Rules:
         top_p=campaign.sampling.top_p,
         max_length=campaign.corpus.max_length,
         reserved=frozenset(i for i in range(profile.n_base, profile.n_vocab) if i not in named),
+        markers=profile.marker_pattern,
         tokenizer_sha256=profile.tokenizer_sha256,
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from eagle3_assets.collect.routing import is_same_model
+from eagle3_assets.exact.leaks import unquoted_markers
 from eagle3_assets.review import content
 from eagle3_assets.review.columns import Bools, Columns
 from eagle3_assets.review.tool_schema import fits_schema
@@ -34,7 +35,7 @@ class Rules:
     """What the campaign says: None or empty where it says nothing, and then nothing is asked.
 
     `reserved` are ids that no answer may hold, `temperature` and `top_p` what was to be sent, `max_length` of the corpus,
-    `tool_id` the form of the model's own call ids.
+    `tool_id` the form of the model's own call ids, `markers` the names of the tokenizer's control tokens.
     """
 
     model: str | None = None
@@ -43,6 +44,7 @@ class Rules:
     max_length: int | None = None
     reserved: frozenset[int] = frozenset()
     tool_id: re.Pattern[str] | None = None
+    markers: re.Pattern[str] | None = None
     tokenizer_sha256: str | None = None
 
 
@@ -274,18 +276,34 @@ def provenance(columns: Columns, wires: Wires, rules: Rules) -> Bools:
     return np.array(bad, dtype=bool)
 
 
+def marker_text(columns: Columns, wires: Wires, rules: Rules) -> Bools:
+    """No control token by its name in an answer that neither ids nor a bill tell apart (an import's, mostly): its name between quotation
+    marks is the model's own text, and where the turn was split at its markers the evidence says so."""
+    bad = np.zeros(len(columns), dtype=bool)
+    for i, wire in enumerate(wires):
+        evidence = columns.evidence[i]
+        if (
+            rules.markers is not None
+            and wire is not None
+            and evidence.get("basis") in (None, "none")
+            and not evidence.get("leaked")
+        ):
+            bad[i] = bool(unquoted_markers(rules.markers, wire.fields))
+    return bad
+
+
 INVARIANTS: dict[str, Callable[[Columns, Wires, Rules], Bools]] = {
     f.__name__: f
     for f in (
         allowed_ids, tool_calls, finish_reason, length_cut, reasoning_equals_bill, loss_mask, clean_text, stream_complete, not_empty,
         no_loops, not_dull, scripts, refusals, error_text, duplicates, row_provider_and_model, sampling, timing, turn_prefix,
-        position_budget, provenance,
+        position_budget, provenance, marker_text,
     )
 }  # fmt: skip
 # Those that a row must not enter a corpus with: `quarantine.py` puts it out when its tokens are made.
 FATAL = (
     "allowed_ids", "finish_reason", "loss_mask", "clean_text", "stream_complete", "not_empty", "no_loops", "error_text",
-    "row_provider_and_model", "sampling", "provenance",
+    "row_provider_and_model", "sampling", "provenance", "marker_text",
 )  # fmt: skip
 
 

@@ -88,6 +88,12 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         _error("error_text", "no page or notice of a gateway in place of the answer", 0.05),
         _error("row_provider_and_model", "body, journal and row name the same provider, and the model that was asked for"),
         _error("sampling", "temperature and top_p were sent and are the campaign's"),
+        _error(
+            "marker_text",
+            "no name of a control token in an answer without ids and without a bill, but between quotation marks, or where the turn "
+            "was split at it",
+            0.05,
+        ),
         _error("provenance", "hash of the raw bytes as in the journal; generation, tokenizer, template and evidence are named"),
         _warn("tool_calls", "called tools were offered, arguments are JSON objects that fit the tool's schema", 0.05),
         _warn("length_cut", "rows cut by length have max_tokens ids, and none has more", 0.05),

@@ -18,9 +18,12 @@ from eagle3_assets.collect.ledger import Ledger
 from eagle3_assets.collect.openrouter import KeyFacts
 from eagle3_assets.collect.reconcile import note
 from eagle3_assets.errors import WireError
+from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
 from eagle3_assets.prompts.file import build_prompts, read_prompts
 from eagle3_assets.store import Store, commit
 from eagle3_assets_tests.collect.samples import an_answer
+
+MARKERS = marker_pattern(profile_facts("kimi-mini"))
 
 KEY = "sk-or-v1-canary-7d1f3e5a9b"
 NAME = "b3_magicoder"
@@ -115,7 +118,7 @@ def test_doctor_fails_when_the_key_has_less_than_the_plan_still_needs(real: Camp
 
 # ---------------------------------------------------------------------------------------------------- what is missing
 def _prompts(campaign: Campaign, store: Store) -> list[Any]:
-    numbers = build_prompts(campaign, campaign.dataset_named(NAME), store.prompts(NAME))
+    numbers = build_prompts(campaign, campaign.dataset_named(NAME), store.prompts(NAME), markers=MARKERS)
     commit(store.prompts(NAME), files=[store.prompts(NAME)], inputs={}, numbers=numbers)
     return read_prompts(store.prompts(NAME))
 

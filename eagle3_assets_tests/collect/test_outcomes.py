@@ -231,3 +231,41 @@ def test_nothing_that_a_server_sends_breaks_the_reader(body: Any, status: int, s
     if finding.completion is not None:
         reading.history_message(finding.completion)
         reading.completion_tokens(finding.completion)
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Key limit exceeded (total limit). Manage it using https://openrouter.ai/settings/keys", "Key limit exceeded (daily limit)"],
+)
+def test_a_key_whose_limit_is_reached_is_a_budget_stop_also_without_metadata(message: str) -> None:
+    finding = verdict(exchange({"error": {"code": 403, "message": message}}, 403))
+    assert (finding.reason, finding.handling.then) == ("no_credit", "stop_budget")
+    assert verdict(exchange({"error": {"code": 403, "message": "Access to this model is limited"}}, 403)).reason == "forbidden"
+
+
+@pytest.mark.parametrize("code", [401, 402, 403])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_error_that_names_a_provider_is_about_that_provider(code: int, inside: bool) -> None:
+    error = {"code": code, "message": "Provider returned error", "metadata": {"provider_name": "Novita", "raw": "invalid api key"}}
+    finding = verdict(exchange({"error": error}, 200 if inside else code))
+    assert (finding.reason, finding.handling.then) == ("provider_refused", "retry")
+    assert finding.message == "Novita: Provider returned error"
+
+
+def test_a_wrong_model_is_named_beside_the_one_that_was_asked_for() -> None:
+    body = {**completion("x"), "model": "anthropic/claude\n-x"}
+    finding = classify(exchange(body), is_asked_model=lambda model: False, asked_model="moonshotai/kimi-k2.5")
+    assert (finding.reason, finding.message) == ("wrong_model", "asked for moonshotai/kimi-k2.5, answered by anthropic/claude -x")
+
+
+def test_a_stream_of_moonshot_is_billed_by_its_choice() -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 7.0, "cost": 0.25}
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": "Hi!"}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": usage}]},
+    ]
+    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+    merged = reading.parse_completion(body, "text/event-stream")
+    assert reading.completion_tokens(merged) == 7 and reading.usage_of(merged) == usage
+    whole = {"choices": [{"message": {"content": "Hi!"}, "usage": usage, "finish_reason": "stop"}]}
+    assert reading.completion_tokens(whole) == 7

@@ -246,12 +246,20 @@ def test_nobody_eligible_is_one_line_that_names_each_endpoint_and_its_reason() -
         (f"{MODEL}-thinking", False),
         ("moonshotai/kimi-k2", False),
         ("moonshotai/kimi-k2-0905", False),
-        (f"{MODEL}:free", False),
+        (f"{MODEL}:free", True),
+        (f"{MODEL}-0127:nitro", True),
+        (f"{MODEL}:thinking", False),
         (None, False),
     ],
 )
-def test_only_a_dated_release_is_the_same_model(answered: str | None, same: bool) -> None:
+def test_only_a_dated_release_or_a_variant_of_the_slug_is_the_same_model(answered: str | None, same: bool) -> None:
     assert routing.is_same_model(MODEL, answered) is same
+
+
+@pytest.mark.parametrize("variant", ["nitro", "floor", "exacto", "online", "free"])
+def test_a_variant_that_was_asked_for_comes_back_without_it(variant: str) -> None:
+    assert routing.is_same_model(f"{MODEL}:{variant}", f"{MODEL}-0127")
+    assert not routing.is_same_model(f"{MODEL}:{variant}", "moonshotai/kimi-k2.6")
 
 
 def test_the_snapshot_is_verbatim_and_an_unknown_model_is_one_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from eagle3_assets.exact.deviations import PRIOR_CHANGES, Deviations, damage_of, odd_share, same_count, shares_of_changes
 from eagle3_assets.exact.fields import ToolCall
-from eagle3_assets.exact.frames import STYLES, enumerate_frames, kind_of, orders_keys
+from eagle3_assets.exact.frames import enumerate_frames, kind_of, orders_keys
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields
@@ -64,7 +64,7 @@ def test_two_calls_may_each_have_been_spelled_in_a_style_of_their_own(mini: Prof
     calls = (ToolCall("functions.f:0", "f", '{"a":1}'), ToolCall("functions.g:1", "g", '{"b":2}'))
     answer = parse_fields(b'{"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"content": null}}]}')
     answer = dataclasses.replace(answer, tool_calls=calls)
-    found = enumerate_frames(mini, answer, thinking=True, prior_calls=0, styles=STYLES)
+    found = enumerate_frames(mini, answer, thinking=True, prior_calls=0, anew=1.0)
     spelled = {tuple(mini.decode(call.arguments or ()) for call in frame.parts.calls) for frame in found}
     assert ('{"a": 1}', '{"b":2}') in spelled and ('{"a":1}', '{\n  "b": 2\n}') in spelled
     assert {frame.arguments for frame in found if frame.parts.closed} >= {"wire", "spaced", "mixed"}
@@ -113,7 +113,7 @@ def test_a_provider_that_starts_to_inject_at_half_time_is_cut_there_and_no_row_i
 def test_a_space_joined_in_front_of_tools_is_found_though_most_answers_have_no_tools(mini: Profile, texts: list[str]) -> None:
     provider = Provider(mini, bends="injects")
     for k in range(N):
-        calls = (("f", '{"a": 1}'),) if k % 12 == 0 else ()
+        calls = (("f", '{"a": 1}'),) if k % 6 == 0 else ()
         provider.answer(Truth(" " + texts[2 * k], " " + texts[2 * k + 1], calls=calls, finish="tool_calls" if calls else "stop"))
     learned = learn(mini, provider.answers)
     assert learned["providers"]["P"]["edges"]["content_trail"]["mechanism"] == "join"

@@ -15,7 +15,7 @@ from eagle3_assets.exact.fields import Fields, ToolCall
 from eagle3_assets.exact.frames import STYLES, enumerate_frames, respelled
 from eagle3_assets.exact.grammar import assemble, check
 from eagle3_assets.exact.hypotheses import enumerate_prompts
-from eagle3_assets.exact.readings import BILLINGS, Reading, reading_of, ways_of
+from eagle3_assets.exact.readings import RULES, Billing, Reading, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile, load_profile
 
 SHARES = tuple((run, 1 / len(RUNS)) for run in RUNS)
@@ -164,15 +164,15 @@ def test_a_native_id_with_another_number_leaves_two_sequences_of_one_length(mini
 
 def test_arguments_that_a_server_may_have_written_anew_are_spelled_in_every_style(mini: Profile) -> None:
     answer = fields(tool_calls=(ToolCall("functions.f:0", "f", '{"a":"é","b":[1,2]}'),), finish_reason="tool_calls")
-    found = [frame for frame in frames(mini, answer, styles=STYLES) if frame.parts.closed]
+    found = [frame for frame in frames(mini, answer, anew=1.0) if frame.parts.closed]
     texts = {mini.decode(frame.parts.calls[0].arguments or ()) for frame in found}
     assert texts == {respelled('{"a":"é","b":[1,2]}', style) for style in STYLES} and len(texts) == 4
     assert sum(frame.share for frame in found) == pytest.approx(0.95)
     broken = fields(tool_calls=(ToolCall("functions.f:0", "f", '{"a": NaN'),), finish_reason="tool_calls")
-    assert {frame.arguments for frame in frames(mini, broken, styles=STYLES)} == {"wire"}
+    assert {frame.arguments for frame in frames(mini, broken, anew=1.0)} == {"wire"}
 
 
-@given(st.sampled_from(BILLINGS), st.lists(st.sampled_from(MECHANISMS), min_size=4, max_size=4))
+@given(st.builds(Billing, st.sampled_from(RULES), st.sampled_from(RULES)), st.lists(st.sampled_from(MECHANISMS), min_size=4, max_size=4))
 def test_a_reading_survives_the_json_of_a_wire_profile(billing: tuple[bool, int], edges: list[Mechanism]) -> None:
     a, b, c, d = edges
     reading = Reading((a, b, c, d), billing, 0.25)

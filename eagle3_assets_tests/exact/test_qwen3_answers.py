@@ -17,7 +17,9 @@ from eagle3_assets.exact.tokenizer import Profile, load_profile
 from eagle3_assets.exact.turn_text import TurnText, parts_of
 from eagle3_assets.exact.wire import parse_fields
 
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}} for name in ("f", "g")
+]
 CALLS = (ToolCall("", "f", '{"a": "é"}'), ToolCall("", "g", "{}"))
 REQUEST: dict[str, Any] = {"messages": [{"role": "user", "content": "q"}], "tools": TOOLS}
 

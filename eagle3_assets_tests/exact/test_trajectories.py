@@ -18,6 +18,7 @@ from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.collect.imports import import_answer
 from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.corpus.joined_turns import join_turns
+from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, to_table
 from eagle3_assets.exact.tokenizer import Profile, load_profile
@@ -26,6 +27,8 @@ from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.turns import given_turn
 from eagle3_assets_tests.exact.test_conversations import template_text
 from eagle3_assets_tests.prompts.conftest import HEAD, write_jsonl
+
+MARKERS = marker_pattern(profile_facts("kimi-mini"))
 
 DATASET = """\
 backend = "import"
@@ -120,7 +123,7 @@ class Bench:
         write_jsonl(self.folder / "rows.jsonl", [{"history": trajectory, "tools": self.loop["tools"]}])
         out = self.folder / "b3_magicoder.parquet"
         dataset = self.campaign.dataset[0]
-        build_prompts(self.campaign, dataset, out)
+        build_prompts(self.campaign, dataset, out, markers=MARKERS)
         answers = [import_answer(self.campaign, turn) for prompt in read_prompts(out) for turn in turns_of(prompt)]
         return build_rows(self.profile, self.campaign, dataset, without_the_key(answers), None)
 

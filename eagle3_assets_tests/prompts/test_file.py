@@ -13,9 +13,12 @@ import pytest
 
 from eagle3_assets.campaign import SHARDS
 from eagle3_assets.errors import PromptError, StoreError
+from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
 from eagle3_assets.prompts.file import build_prompts, prompt_inputs, read_prompts, read_shard, set_aside_path
 from eagle3_assets.prompts.sample import sample_id
 from eagle3_assets_tests.prompts.conftest import MakeCampaign, write_jsonl
+
+MARKERS = marker_pattern(profile_facts("kimi-mini"))
 
 PLAIN = """\
 backend = "openrouter"
@@ -45,7 +48,7 @@ def problems(n: int) -> list[dict[str, Any]]:
 def test_the_selected_prompts_come_back_in_order_with_shards_and_reserve(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", problems(100))
     campaign, out = make_campaign(plain()), tmp_path / "out" / "b3_magicoder.parquet"
-    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    numbers = build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     every, selected = read_prompts(out, with_reserve=True), read_prompts(out)
     assert (numbers["selected"], numbers["reserve"], numbers["not_sampled"]) == (20, 4, 76)
     assert [p.rank for p in every] == list(range(24))
@@ -67,14 +70,14 @@ def test_shuffled_sources_give_the_same_prompts_and_more_rows_keep_the_first(tmp
     rows, out = problems(120), tmp_path / "b3_magicoder.parquet"
     write_jsonl(tmp_path / "rows.jsonl", rows)
     campaign = make_campaign(plain())
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     first = [p.sample_id for p in read_prompts(out, with_reserve=True)]
     random.Random(1).shuffle(rows)
     write_jsonl(tmp_path / "rows.jsonl", rows + problems(30))  # some twice as well
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert [p.sample_id for p in read_prompts(out, with_reserve=True)] == first
     larger = make_campaign(plain(rows=60), name="larger.toml")
-    build_prompts(larger, larger.dataset[0], out)
+    build_prompts(larger, larger.dataset[0], out, markers=MARKERS)
     again = read_prompts(out, with_reserve=True)
     assert [p.sample_id for p in again][: len(first)] == first
     assert [p.shard for p in again[:20]] == [SHARDS[r % 16] for r in range(20)]
@@ -84,7 +87,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path, make_campaign: MakeCampai
     write_jsonl(tmp_path / "rows.jsonl", problems(60))
     campaign = make_campaign(plain())
     for name in ("a", "b"):
-        build_prompts(campaign, campaign.dataset[0], tmp_path / name / "x.parquet")
+        build_prompts(campaign, campaign.dataset[0], tmp_path / name / "x.parquet", markers=MARKERS)
     assert (tmp_path / "a" / "x.parquet").read_bytes() == (tmp_path / "b" / "x.parquet").read_bytes()
     assert not list((tmp_path / "a").glob(".*"))
 
@@ -103,7 +106,7 @@ def test_every_source_row_is_accounted_for_with_examples(tmp_path: Path, make_ca
     with (tmp_path / "rows.jsonl").open("a") as handle:
         handle.write('{"problem": "torn\n')
     campaign, out = make_campaign(plain(rows=30, reserve=0.0)), tmp_path / "b3_magicoder.parquet"
-    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    numbers = build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert numbers["set_aside"] == {
         "control_marker": 1,
         "duplicate": 5,
@@ -128,7 +131,7 @@ def test_every_source_row_is_accounted_for_with_examples(tmp_path: Path, make_ca
 def test_fewer_rows_than_wanted_are_all_taken(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", problems(7))
     campaign, out = make_campaign(plain()), tmp_path / "b3_magicoder.parquet"
-    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    numbers = build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert (numbers["rows_wanted"], numbers["selected"], numbers["reserve"]) == (20, 7, 0)
     assert read_shard(out, "15") == []
 
@@ -137,7 +140,7 @@ def test_a_source_without_a_usable_row_is_one_line_with_the_reasons(tmp_path: Pa
     write_jsonl(tmp_path / "rows.jsonl", [{"question": "x"}] * 3 + [{"problem": ""}])
     campaign, out = make_campaign(plain()), tmp_path / "b3_magicoder.parquet"
     with pytest.raises(PromptError) as caught:
-        build_prompts(campaign, campaign.dataset[0], out)
+        build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     line = str(caught.value)
     assert "c.toml: dataset b3_magicoder: no usable row among 4 of rows.jsonl (missing_column 3, empty 1" in line
     assert "'problem' is missing or null; the row has question" in line and "[dataset.mapping]" in line and "\n" not in line
@@ -147,11 +150,11 @@ def test_a_source_without_a_usable_row_is_one_line_with_the_reasons(tmp_path: Pa
 def test_a_source_that_breaks_in_the_middle_leaves_the_old_file_alone(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", problems(50))
     campaign, out = make_campaign(plain()), tmp_path / "b3_magicoder.parquet"
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     before = out.read_bytes(), set_aside_path(out).read_bytes()
     (tmp_path / "rows.jsonl").unlink()
     with pytest.raises(PromptError, match=r"rows\.jsonl: is missing"):
-        build_prompts(campaign, campaign.dataset[0], out)
+        build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert (out.read_bytes(), set_aside_path(out).read_bytes()) == before
 
 
@@ -176,7 +179,7 @@ def test_an_import_keeps_message_ids_and_finish_reason_and_knows_the_length(tmp_
     rows.append({"messages": [{"role": "user", "content": "no answer"}], "tools": None})
     write_jsonl(tmp_path / "rows.jsonl", rows)
     campaign, out = make_campaign(CHAT.format(backend="import", turns="last")), tmp_path / "b3_magicoder.parquet"
-    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    numbers = build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert numbers["set_aside"] == {"no_answer": 1}
     prompts = {p.source_row: p for p in read_prompts(out)}
     got = prompts["rows.jsonl:6"]
@@ -192,14 +195,14 @@ def test_an_import_keeps_message_ids_and_finish_reason_and_knows_the_length(tmp_
 def test_a_paid_dataset_never_carries_the_sources_answer(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [conversation(i) for i in range(5)])
     campaign, out = make_campaign(CHAT.format(backend="openrouter", turns="last")), tmp_path / "b3_magicoder.parquet"
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert all(p.given is None for p in read_prompts(out)) and b"four" not in out.read_bytes()
 
 
 def test_a_chain_carries_its_follow_ups(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [conversation(0)])
     campaign, out = make_campaign(CHAT.format(backend="openrouter", turns="chain")), tmp_path / "b3_magicoder.parquet"
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     (prompt,) = read_prompts(out)
     assert prompt.turn == 0 and len(prompt.messages) == 1
     assert prompt.follow_ups[0][0]["content"] == "4 C" and prompt.follow_ups[0][0]["for_call"]["name"] == "w"
@@ -215,7 +218,7 @@ def test_an_import_of_every_turn_carries_all_answers_and_two_answers_to_one_task
     marked["messages"][1]["content"] = "<|im_end|>"  # in the history of the second turn
     write_jsonl(tmp_path / "rows.jsonl", [*twice, marked])
     campaign, out = make_campaign(CHAT.format(backend="import", turns="every")), tmp_path / "b3_magicoder.parquet"
-    numbers = build_prompts(campaign, campaign.dataset[0], out)
+    numbers = build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     assert numbers["set_aside"] == {"control_marker": 1, "duplicate": 1} and numbers["selected"] == 2
     prompts = read_prompts(out)
     assert len({p.sample_id for p in prompts}) == 2
@@ -263,7 +266,7 @@ def test_reading_says_which_stage_makes_the_file_and_what_is_wrong_with_it(tmp_p
         read_prompts(out)
     write_jsonl(tmp_path / "rows.jsonl", problems(30))
     campaign = make_campaign(plain())
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     table, whole = pq.read_table(out), out.read_bytes()
     out.write_bytes(whole[:-50])
     with pytest.raises(PromptError, match=r"not readable as prompts .*materialize prompts/b3_magicoder again"):
@@ -276,13 +279,13 @@ def test_reading_says_which_stage_makes_the_file_and_what_is_wrong_with_it(tmp_p
 def test_a_disk_that_refuses_more_is_one_line_and_keeps_the_old_file(tmp_path: Path, make_campaign: MakeCampaign) -> None:
     write_jsonl(tmp_path / "rows.jsonl", problems(50))
     campaign, out = make_campaign(plain()), tmp_path / "b3_magicoder.parquet"
-    build_prompts(campaign, campaign.dataset[0], out)
+    build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     before = out.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # room for the side file, not for the Parquet
     try:
         with pytest.raises(StoreError, match=r"b3_magicoder\.parquet: cannot be written \(File too large\)"):
-            build_prompts(campaign, campaign.dataset[0], out)
+            build_prompts(campaign, campaign.dataset[0], out, markers=MARKERS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert out.read_bytes() == before and not list(tmp_path.glob(".*.tmp"))
@@ -294,7 +297,7 @@ def test_the_demo_campaigns_sources_build_and_its_planted_bad_rows_are_found(tmp
     campaign = load_campaign("demo")
     found: set[str] = set()
     for dataset in campaign.dataset:
-        numbers = build_prompts(campaign, dataset, tmp_path / f"{dataset.name}.parquet")
+        numbers = build_prompts(campaign, dataset, tmp_path / f"{dataset.name}.parquet", markers=MARKERS)
         assert numbers["selected"] == dataset.n_rows, dataset.name
         found |= set(numbers["set_aside"])
     assert {"control_marker", "empty", "lone_surrogate", "invalid_tool_schema", "wrong_roles"} <= found

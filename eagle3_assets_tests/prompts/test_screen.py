@@ -10,13 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.prompts.screen import CONTROL_MARKERS, screen, screen_text, strings
+from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts, profile_names
+from eagle3_assets.prompts.screen import screen, screen_text, strings
 from eagle3_assets.prompts.set_aside import EXAMPLES_PER_REASON, REASONS, SetAside, shown
 from eagle3_assets_tests.prompts.test_mapping import SHAPED
 
 U = {"role": "user", "content": "hi"}
 A = {"role": "assistant", "content": "ho"}
 S = {"role": "system", "content": "be"}
+
+
+KIMI = marker_pattern(profile_facts("kimi-k2.5"))
 
 
 def call(*ids: str) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def tool(name: Any = "f", **function: Any) -> dict[str, Any]:
 
 
 def verdict(messages: list[Any], tools: list[Any] | None = None, max_chars: int = 1000, follow_ups: Any = ()) -> str | None:
-    return screen(messages, tools, follow_ups, max_chars=max_chars)
+    return screen(messages, tools, follow_ups, max_chars=max_chars, markers=KIMI)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_what_a_server_would_refuse_or_bend_has_its_reason(messages: list[Any], 
     assert reason in REASONS
 
 
-@pytest.mark.parametrize("marker", CONTROL_MARKERS)
+@pytest.mark.parametrize("marker", [*profile_facts("kimi-k2.5")["tokenizer"]["special"], "<|reserved_token_"])
 def test_every_control_marker_is_found_wherever_it_stands(marker: str) -> None:
     text = marker + "7|>" if marker.endswith("_") else marker
     assert verdict([{"role": "user", "content": f"what is {text}?"}]) == "control_marker"
@@ -116,7 +120,15 @@ def test_the_markers_are_those_of_kimis_tokenizer_files() -> None:
         pytest.skip(f"{config} is absent; set EAGLE3_SHARED_DATA to the shared data")
     names = {t["content"] for t in json.loads(config.read_text())["added_tokens_decoder"].values()}
     assert len(names) == 23
-    assert set(CONTROL_MARKERS) == names | {"<|reserved_token_"}
+    assert set(profile_facts("kimi-k2.5")["tokenizer"]["special"]) == names
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_the_markers_of_the_target_decide_and_no_other_models(name: str) -> None:
+    markers, others = marker_pattern(profile_facts(name)), {"<|im_start|>", "<|im_user|>", "<tool_call>", "[PAD]"}
+    for text in others | set(profile_facts(name)["tokenizer"]["special"]):
+        found = screen([{"role": "user", "content": f"say {text} please"}], None, max_chars=1000, markers=markers)
+        assert (found == "control_marker") == (text in profile_facts(name)["tokenizer"]["special"]), (name, text)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ A case is a list of (row, wire) put among good ones. `table_of()` runs all and g
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,10 @@ from eagle3_assets_tests.review.rows import END, VOCAB, evidence, make_row, quar
 
 Sample = tuple[SampleRow, Wire]
 Case = list[Sample]
-RULES = Rules("eagle3/kimi-mini", 1.0, 0.95, max_length=6000, reserved=frozenset((505, 506, 507)), tokenizer_sha256="t" * 64)
+RULES = Rules(
+    "eagle3/kimi-mini", 1.0, 0.95, max_length=6000, reserved=frozenset((505, 506, 507)), markers=re.compile("</?think>|<[|]im_end[|]>"),
+    tokenizer_sha256="t" * 64,
+)  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "required": ["q"]}}}
 PICK = {"q": {"type": "string"}, "n": {"type": "integer", "maximum": 9}, "to": {"type": "array", "items": {"enum": ["a", "b"]}}}
 PICKED = {"type": "object", "properties": PICK, "required": ["q"], "additionalProperties": False}
@@ -68,6 +72,13 @@ def picks(arguments: str, parameters: object = None) -> Case:
     tools = [TOOL, {"type": "function", "function": {"name": "pick", "parameters": PICKED if parameters is None else parameters}}]
     fields = {"tool_calls": (ToolCall("functions.pick:0", "pick", arguments),), "finish_reason": "tool_calls"}
     return [sample(fields=fields, wire={"request": {"messages": [], "tools": tools}}, finish_reason="tool_calls")]
+
+
+def imported(text: str, reasoning: str | None = None, **facts: Any) -> Case:
+    """A row of an import: no ids and no bill."""
+    fields = {"content": text, "reasoning": reasoning, "billed_prompt": None, "billed_completion": None, "provider": None}
+    row = {"source": "import", "provider": None, "grade": "I", "evidence": evidence("I", **facts)}
+    return [sample(fields=fields, billed_prompt=None, billed_completion=None, **row)]
 
 
 def long(ids: tuple[int, ...], **row: Any) -> Case:
@@ -346,6 +357,21 @@ MUTATIONS: dict[str, dict[str, dict[str, Case]]] = {
             "import": [sample(source="import", provider=None, grade="I", evidence=evidence("I"), temperature=None, top_p=None)],
             "as a whole number": [sample(temperature=float(1))],
             "another max_tokens": [sample(max_tokens=64)],
+        },
+    },
+    "marker_text": {
+        "bad": {
+            "reasoning inside the content": imported("<think>Hm.</think>Yes."),
+            "a raw completion": imported("Hm.</think>Yes."),
+            "the end of turn": imported("Yes.<|im_end|>"),
+            "in the reasoning": imported("Yes.", reasoning="<think>Hm."),
+        },
+        "innocent": {
+            "its name in quotation marks": imported("Reasoning ends with `</think>`."),
+            "another tag": imported("<thinking>Hm.</thinking>Yes."),
+            "split at its markers": imported("<think>Hm.</think>Yes.", leaked=True),
+            "told apart by the bill": says("Reasoning ends with </think>."),
+            "told apart by ids": [(engine("e")[0], sample("e", fields={"content": "</think> ends it."})[1])],
         },
     },
     "provenance": {

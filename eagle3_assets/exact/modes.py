@@ -1,0 +1,70 @@
+"""Modes: did the model think in this answer, and who was billed for the marker that opens its reasoning?
+
+Belongs here: the few joint hypotheses about prompt and completion together, with their priors. Does not belong here: forms of prompts
+(`hypotheses.py`), ways to read a completion (`readings.py`), choosing (`reconstruct.py`).
+
+Thinking is a fact of the answer, not of the request: servers ignore switches that they do not know (privatemode#7, cloudflare#13239), turn
+thinking off for `response_format` (Fireworks K2.6, whose own prompt ids end in both markers), and models answer without reasoning where
+they may. Each mode moves prompt and completion together, so the two bills tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_assets.exact.render import wants_thinking
+from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.wire.fields import Fields
+
+# How likely a server does what the request asks (misspelled or ignored switches: F7 of the public reports)
+OBEYS = 0.97
+# The opening marker of the prompt billed as output: Moonshot AI and AtlasCloud of some 20 recorded endpoints (all 13 of their K2.5 rows)
+BILLS_PREFILL = 0.1
+# A thinking model that answers without any reasoning: closes at once, or (where it opens itself) never opens
+NO_REASONING = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """`prompt`: the prompt asks for reasoning; `turn`: the completion holds it; `prefill`: ids of the prompt that are billed as output."""
+
+    prompt: bool
+    turn: bool
+    prefill: int
+    prior: float
+
+    @property
+    def words(self) -> str:
+        thinking = "with thinking" if self.turn else "without thinking"
+        return thinking + (", its opening marker billed as output" if self.prefill else "")
+
+
+def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, default: bool = True) -> list[Mode]:
+    """The modes of an answer, the likeliest first; priors sum to one. `default`: what holds where the request says nothing."""
+    if profile.opened_by == "never":
+        return [Mode(True, False, 0, 1.0)]
+    asked = thinking_share(profile, request, default)
+    instant = bool(profile.facts["reasoning"].get("instant"))
+    has_reasoning = bool(fields.reasoning)
+    if profile.opened_by == "prompt":
+        thinks = asked if has_reasoning or fields.finish_reason == "length" else asked * NO_REASONING
+        modes = [Mode(True, True, 0, thinks * (1 - BILLS_PREFILL)), Mode(True, True, 1, thinks * BILLS_PREFILL)]
+        silent = (1 - asked) * (NO_REASONING if has_reasoning else 1.0)
+    else:
+        bare = 0.0 if has_reasoning else asked * (1 - NO_REASONING)
+        modes = [Mode(True, True, 0, asked if has_reasoning else asked * NO_REASONING), Mode(True, False, 0, bare)]
+        silent = (1 - asked) * (NO_REASONING if has_reasoning else 1.0)
+    if instant:
+        modes.append(Mode(False, False, 0, silent))
+    total = sum(mode.prior for mode in modes) or 1.0
+    ranked = [Mode(m.prompt, m.turn, m.prefill, m.prior / total) for m in modes if m.prior > 0]
+    return sorted(ranked, key=lambda mode: -mode.prior)
+
+
+def thinking_share(profile: Profile, request: Mapping[str, Any], default: bool = True) -> float:
+    """P(the prompt asks for reasoning)."""
+    if not profile.facts["reasoning"].get("instant"):
+        return 1.0
+    return OBEYS if wants_thinking(request, default) else 1 - OBEYS
