@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.model_names import plain_name
 from eagle3_assets.store import data_root
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
@@ -110,8 +111,13 @@ def marker_pattern(facts: Mapping[str, Any]) -> re.Pattern[str]:
 
 
 def profile_for_model(model: str | None) -> str | None:
-    """The profile whose slug patterns match `model`, or None."""
+    """The profile whose patterns match `model`, as written or without vendor, variant and release (`model_names.plain_name`); None where
+    no profile knows it."""
+    if not model:
+        return None
+    spellings = dict.fromkeys((model, plain_name(model)[0]))
     for name in profile_names():
-        if model and any(re.search(pattern, model) for pattern in profile_facts(name)["models"]):
+        patterns = profile_facts(name)["models"]
+        if any(re.search(pattern, spelling) for spelling in spellings for pattern in patterns):
             return name
     return None
