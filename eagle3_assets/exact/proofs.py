@@ -10,12 +10,13 @@ A witness may contradict the posterior, a hole may not: what no entry says and n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_assets.exact.deviations import FAR
 from eagle3_assets.exact.frames import ENDS_TURN
 from eagle3_assets.exact.grammar import Ids, Parts, assemble, split
+from eagle3_assets.exact.habits import PRIOR_LAMBDA
 from eagle3_assets.exact.reconstruction import MAX_SURVIVORS
 from eagle3_assets.exact.selection import Case, Chosen, Selection, deviations_of, frames_of, select
 from eagle3_assets.exact.witnesses import (
@@ -47,6 +48,11 @@ P_ALIGNED = 0.9
 SURELY_ALIGNED = 0.99
 # How much likelier a bill meets the right ids than wrong ones of another count (19 of 20 rows of a known convention fit)
 BILL_ODDS = 20.0
+# Edges that a gateway cuts inside an id of a stream that is aligned otherwise: 2 of 15,300 (SiliconFlow's `{` + `}`); none of them is at a
+# joint of JSON, so an edge there was sampled
+GATEWAY_CUTS = 1.3e-4
+# What is left of the encoder's ids where deltas cut inside them and the bill speaks for the encoder: something is not as it seems
+P_CUT_INSIDE = 0.7
 # How much of what is not decided by edges (not canonical, damaged) deltas take away that agree with the encoder wherever they cut
 SHOWN_BY_DELTAS = 0.5
 # A candidate that entries of the content contradict: gateways fill `logprobs.content` from their own text, so it is evidence, not proof
@@ -201,36 +207,56 @@ def _off_the_path(case: Case, chosen: Selection, best: Chosen, channels: Sequenc
     The edges themselves and the bill say which."""
     more = sum(len(c.ids) - len(c.canonical) for c in channels)
     moved = _billed_less(case, more) if more else chosen
-    off = [c for c in channels if c.refutes]
-    aligned = _aligned(case, [c for c in channels if c.in_arguments == off[0].in_arguments])
-    odds = aligned / (1 - aligned) if aligned < 1 else math.inf
-    if bool(moved.completions) != bool(chosen.completions):
-        odds *= BILL_ODDS if moved.completions else 1 / BILL_ODDS
-    sampled = odds / (1 + odds) if odds < math.inf else 1.0
+    in_arguments = all(c.in_arguments for c in channels if c.refutes)
+    sampled = _sampled(case, [c for c in channels if c.in_arguments == in_arguments], _mass(moved), _mass(chosen))
     canonical = tuple(c.ids(case.profile) for c in chosen.completions[:MAX_SURVIVORS])
     cuts = [(c, cut) for c in moved.completions[:MAX_SURVIVORS] if (cut := _cut(case, c)) is not None]
     if cuts and (sampled >= 0.5 or not canonical):
         way, parts = cuts[0]
         single = all(c.single for c in channels) and sampled >= SURELY_ALIGNED
-        rivals = (*(assemble(case.profile, cut) for _, cut in cuts[1:]), *(canonical if sampled < SURELY_ALIGNED else ()))
+        rivals = (*(assemble(case.profile, cut) for _, cut in cuts[1:]), *canonical)
         p = moved.p * (P_BOUNDARIES if single else P_DELTAS) * sampled
-        reason = (
-            "" if sampled >= SURELY_ALIGNED else f"the deltas may be the gateway's own ({1 - sampled:.0%}), they cut inside ids"
+        doubt = (
+            "" if sampled >= SURELY_ALIGNED else f"the stream's deltas cut inside ids, perhaps by a gateway ({1 - sampled:.0%})"
         )
-        return Found(parts, p, way, "boundaries" if single else "deltas", rivals=rivals, reason=reason)
+        return Found(parts, p, way, "boundaries" if single else "deltas", rivals=rivals, reason=doubt)
     if not canonical:
         return None
-    reason = f"the stream's deltas cut inside an id of the {'arguments' if off[0].in_arguments else 'text'}, so other ids may have been sampled"
-    cut = _cut(case, best)
-    rivals = (assemble(case.profile, cut),) if cut is not None else ()
-    return Found(best.parts, chosen.p * (1 - sampled), best, rivals=rivals, reason=reason)
+    where = "arguments" if in_arguments else "text"
+    reason = f"the stream's deltas cut inside an id of the {where}, so other ids may have been sampled"
+    own = _cut(case, best)
+    rivals = (assemble(case.profile, own),) if own is not None else ()
+    return Found(best.parts, chosen.p * min(1 - sampled, P_CUT_INSIDE), best, rivals=rivals, reason=reason)
+
+
+def _sampled(case: Case, channels: Sequence[Channel], moved: float, canonical: float) -> float:
+    """P(the deltas' ids were sampled, not the encoder's): the stream is aligned, no gateway cut it here, and how much likelier the bill
+    is with these ids (`moved` and `canonical`: the weights of what meets it so or so)."""
+    aligned = _aligned(case, channels)
+    elsewhere = sum(c.off - c.joints for c in channels)
+    rate = float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)) / GATEWAY_CUTS
+    sampled = aligned * (rate / (1 + rate)) ** elsewhere
+    least = max(moved, canonical) / BILL_ODDS
+    bill = max(moved, least) / max(canonical, least) if least else 1.0
+    return sampled * bill / (sampled * bill + 1 - sampled)
+
+
+def _mass(selection: Selection) -> float:
+    """The weight of all ways that meet the bill."""
+    best = selection.completions[0] if selection.completions else None
+    return best.way.weight / best.share if best and best.share else 0.0
+
+
+def aligned_share(channels: Iterable[Channel], prior: float = P_ALIGNED) -> float:
+    """P(the deltas are whole ids) by their own edges: of one answer, or of all answers of a provider."""
+    prior = min(max(prior, 1e-6), 1 - 1e-6)
+    nats = alignment_nats(channels) + math.log(prior / (1 - prior))
+    return 1 / (1 + math.exp(-min(max(nats, -500.0), 30.0)))
 
 
 def _aligned(case: Case, channels: Sequence[Channel]) -> float:
-    """P(the deltas are whole ids): `aligned` of the provider's window where that is known, else `P_ALIGNED`, and the row's own edges."""
-    prior = min(max(float(case.window.get("aligned", P_ALIGNED)), 1e-6), 1 - 1e-6)
-    nats = alignment_nats(channels) + math.log(prior / (1 - prior))
-    return 1 / (1 + math.exp(-min(max(nats, -500.0), 500.0)))
+    """`aligned` of the provider's window is what its other answers say, where it was learned."""
+    return aligned_share(channels, float(case.window.get("aligned", P_ALIGNED)))
 
 
 def _billed_less(case: Case, more: int) -> Selection:

@@ -66,7 +66,7 @@ def _entry_id(profile: Profile, entry: Mapping[str, Any]) -> int | None:
         return told if _is_told(profile, told, "" if named else text, data, text) else None
     if raw is None:
         data = _utf8(text)
-    elif data is not None and not _spells(text, data):
+    elif data is not None and entry.get("token") is not None and not _spells(text, data):
         return None
     return None if not data or _REPLACED in data else _lookup(profile, data)
 
@@ -87,7 +87,7 @@ def _utf8(text: str) -> bytes | None:
 
 def _spells(text: str, data: bytes) -> bool:
     """Whether `text` is how a server may write the token of these bytes: decoded, escaped (`bytes:\\xf0`), nothing for a part of a
-    character; or the entry has no text."""
+    character."""
     shown = data.decode("utf-8", "replace")
     return text == shown or text.startswith("bytes:") or (not text and "\ufffd" in shown)
 
@@ -241,7 +241,7 @@ class Channel:
 
 
 # How often an edge between two ids that were sampled is no edge of the encoder. Of the recorded streams (recorded-traffic.md, cause 4):
-# texts 0 of 7,700; arguments 31 of 323 token-level fields at their first `":` + `"`, 2 elsewhere of 7,400
+# texts 0 of 7,700; arguments 31 of 323 token-level fields at their first `":` + `"`, 2 of 7,400 edges elsewhere
 OFF_IN_TEXT, OFF_AT_JOINT, OFF_IN_ARGUMENTS = 1e-4, 0.1, 1e-3
 
 
