@@ -42,15 +42,15 @@ P_BOUNDARIES = 0.995
 # Deltas that leave the encoder's path and meet the bill so: 50 of 50 recorded fields whose bill could tell; ids inside a delta of several
 # are still the encoder's
 P_DELTAS = 0.98
-# Streams whose edges are edges of ids, before the row's own edges speak: all 530 recorded text channels; of 330 argument channels all but 6
+# Streams whose edges are edges of ids, before the row's own edges speak: all 308 recorded text channels; of 330 argument channels all but 7
 # that a gateway cut at its JSON (Together `{"a":2,` `"b":3}`, SiliconFlow `{` `}`)
 P_ALIGNED = 0.9
 SURELY_ALIGNED = 0.99
 # How much likelier a bill meets the right ids than wrong ones of another count (19 of 20 rows of a known convention fit)
 BILL_ODDS = 20.0
-# Edges that a gateway cuts inside an id of a stream that is aligned otherwise: 2 of 15,300 (SiliconFlow's `{` + `}`); none of them is at a
+# Edges that a gateway cuts inside an id of a stream that is aligned otherwise: 1 of 7,233 (SiliconFlow's `{` + `}`); none of them is at a
 # joint of JSON, so an edge there was sampled
-GATEWAY_CUTS = 1.3e-4
+GATEWAY_CUTS = 1.4e-4
 # What is left of the encoder's ids where deltas cut inside them and the bill speaks for the encoder: something is not as it seems
 P_CUT_INSIDE = 0.7
 # How much of what is not decided by edges (not canonical, damaged) deltas take away that agree with the encoder wherever they cut
