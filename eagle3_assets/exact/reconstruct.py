@@ -239,7 +239,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
     sequences = [(p.ids, c) for p, _ in chosen_prompts or ((prompt, 1.0),) for c in open_ways]
     sequences += [(p.ids, c) for rival in rivals for p, _ in rival.chosen_prompts for c in rival.chosen.completions]
     share = mode_share * (chosen_prompts[0][1] if chosen_prompts else 1.0)
-    distinct = 1 if found.witness == "logprobs" else len(sequences)
+    distinct = 1 if found.witness == "logprobs" else len(sequences) + len(found.rivals)
     grade, p = _grade(best, found, share, distinct, reasons)
     way = found.way.way if found.way else None
     offset = int(case.learned_prompt.get("offset") or 0) - case.mode.prefill
@@ -250,7 +250,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
         fields, len(prompt.ids) + offset if prompts else None, len(ids) + convention, found.parts, int(rho or 0)
     )
     surviving = max(chosen.fitting, 1) * max(len(chosen_prompts), 1) if found.way or found.witness else 0
-    survivors = _survivors(case, sequences, (prompt.ids, ids)) if grade == "C1" else ()
+    survivors = _survivors(case, sequences, (prompt.ids, ids), found.rivals) if grade == "C1" else ()
     counts = (chosen.tried * max(1, len(prompts)), surviving, distinct if surviving else 0)
     return result(case, prompt.ids, ids, grade, p, residual, counts, reasons, evidence, survivors)
 
@@ -289,6 +289,7 @@ def _evidence(
         "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
         "witness": found.witness or None,
+        "witnessed": round(found.witnessed, 4),
         "posterior": round((found.way.share if found.way else 0.0) * share, 6),
     }
 
@@ -299,15 +300,17 @@ def _edits(frame: Frame, reasoning: tuple[str, str], content: tuple[str, str]) -
     return {edge: [a, b] for edge, a, b in zip(EDGES, wire, (*reasoning, *content), strict=True) if a != b}
 
 
-def _survivors(case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[Ids, Ids]) -> tuple[Ids, ...]:
-    out: list[Ids] = []
+def _survivors(
+    case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[Ids, Ids], rivals: Sequence[Ids]
+) -> tuple[Ids, ...]:
+    """The other sequences that are left open, at most MAX_SURVIVORS. `rivals`: completions that a witness leaves open."""
+    whole = (*best[0], *best[1])
+    out = [ids for rival in rivals if (ids := (*best[0], *rival)) != whole]
     for prompt, chosen in sequences:
         ids = (*prompt, *chosen.ids(case.profile))
-        if ids != (*best[0], *best[1]) and ids not in out:
+        if ids != whole and ids not in out:
             out.append(ids)
-        if len(out) == MAX_SURVIVORS:
-            break
-    return tuple(out)
+    return tuple(out[:MAX_SURVIVORS])
 
 
 def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons: list[str]) -> tuple[str, float]:
@@ -328,6 +331,9 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if doubt is not None:
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p
+    if found.reason:
+        reasons.append(found.reason)
+        return "C1", p
     way = found.way.way if found.way else None
     if way and case.decided and _unheard_of(case, way):
         reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
