@@ -26,9 +26,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.deviations import SAME_COUNT
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
+from eagle3_assets.exact.frames import ENDS_TURN, OFF_PATH, Frame, respelled
 from eagle3_assets.exact.grammar import Ids, Parts, assemble, check
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
 from eagle3_assets.exact.leaks import is_spaced, unquoted_markers
@@ -341,13 +342,13 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if way and case.truncated and _cut_may_be_stripped(way):
         reasons.append("cut by length at a provider that takes whitespace away: what stood at the cut is not known")
         return "C1", 0.9 * p
-    unseen = deviations_of(case, 0).unseen
+    unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
     if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
         reasons.append(_open_question(case, distinct, p, unseen))
         return "C1", p
     if way and (
         way.frame.leaked
-        or way.frame.arguments != "wire"
+        or way.frame.arguments not in ("wire", OFF_PATH)
         or (case.window.get("arguments") == "written anew" and way.frame.parts.calls)
     ):
         return "R", p

@@ -252,7 +252,7 @@ def _natural_order(windows: Sequence[Window]) -> float:
     shown = [
         ordered for window in windows if not learning.all_sorted(window.rows) for row in window.rows for ordered in row.ordered
     ]
-    return (sum(shown) + 1.0) / (len(shown) + 2.0)
+    return (sum(shown) + 0.1) / (len(shown) + 1.0)
 
 
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
@@ -331,7 +331,7 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
         "edges": {edge: mechanism.as_json() for edge, mechanism in zip(EDGES, best.edges, strict=True)},
         "margins": {name: round(min(margin, 1e6), 2) for name, margin in list(verdict.margins.items())[:8]},
         "ruled_out": list(verdict.ruled_out)[:24],
-        "arguments": "written anew" if verdict.anew else "not sure" if verdict.unsure_of_arguments else "as returned",
+        "arguments": "not sure" if verdict.unsure_of_arguments and verdict.arguments == "as returned" else verdict.arguments,
     }
 
 

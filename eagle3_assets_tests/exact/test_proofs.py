@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import assemble
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.selection import Case, frames_of, select
@@ -45,7 +46,7 @@ def answered(
 
 
 def found_of(profile: Profile, request: dict[str, Any], fields: Fields) -> Found | None:
-    case = Case(profile, request, fields, None, "openrouter", True)
+    case = Case(profile, request, fields, None, "openrouter", Mode(True, True, 0, 1.0))
     return with_witnesses(case, select(case, frames_of(case)))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.exact.grammar import assemble
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.proofs import Found, aligned_share, with_witnesses
 from eagle3_assets.exact.selection import Case, Selection, frames_of, select
 from eagle3_assets.exact.tokenizer import load_profile
@@ -55,7 +56,7 @@ def rows(tokenizers: Path) -> list[Row]:
         fields = parse_fields(row["response_body"].encode(), row.get("content_type") or "text/event-stream")
         thinks = "k2." in (fields.model or "").lower()
         profile = load_profile("kimi-k2.5" if thinks else "kimi-k2-instruct", TOKENIZERS)
-        case = Case(profile, row["request"], fields, None, "openrouter", thinks)
+        case = Case(profile, row["request"], fields, None, "openrouter", Mode(True, thinks, 0, 1.0))
         frames = frames_of(case)
         stands = frames[0].filled(*((text.lead, text.trail) for text in (frames[0].reasoning, frames[0].content)))
         chosen = select(case, frames)
