@@ -114,7 +114,9 @@ def _learn(
     for line in summary(learned, drawn):
         _say(line)
     if prior:
-        _say("of --wire-profiles: kept for providers of whom this log has too few answers, and for the model's habits where it has more ids")
+        _say(
+            "of --wire-profiles: kept for providers of whom this log has too few answers, and for the model's habits where it has more ids"
+        )
     if save is not None:
         _save(save, learned)
     return learned, drawn
@@ -164,7 +166,9 @@ def _with_progress(items: Iterable[Any], what: str, total: int | None) -> Iterab
     from rich.progress import track
 
     console = Console(stderr=True)
-    return track(items, what, total=total, transient=True, console=console, disable=sys.stdout.isatty() or not console.is_terminal)
+    return track(
+        items, what, total=total, transient=True, console=console, disable=sys.stdout.isatty() or not console.is_terminal
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- what is read

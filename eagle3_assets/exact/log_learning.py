@@ -83,7 +83,11 @@ def with_prior(learned: dict[str, Any], prior: Mapping[str, Any]) -> dict[str, A
         if name not in providers or entry["rows"] >= reading_space.DECIDING_ROWS:
             providers[name] = entry
     known_better = _id_rows(prior) > _id_rows(learned)
-    return {**learned, "model": prior["model"] if known_better else learned["model"], "providers": dict(sorted(providers.items()))}
+    return {
+        **learned,
+        "model": prior["model"] if known_better else learned["model"],
+        "providers": dict(sorted(providers.items())),
+    }
 
 
 def _same_target(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -155,10 +159,10 @@ def summary(learned: Sequence[Mapping[str, Any]], drawn: Drawn) -> list[str]:
 
 def _verdict(entry: Mapping[str, Any]) -> str:
     windows = entry.get("windows") or ()
-    changes = len(windows) - len({window.get("stream") for window in windows})  # whole answers and streams are windows of their own
+    changes = len(windows) - len(
+        {window.get("stream") for window in windows}
+    )  # whole answers and streams are windows of their own
     changed = f"; changed {changes} time{'s' if changes > 1 else ''}" if changes > 0 else ""
     if entry.get("cannot_be_exact"):
         return f"no row can be exact: {entry['cannot_be_exact']}{changed}"
     return f"{'decided' if entry.get('decided') else 'open'}: {entry.get('why')}{changed}"
-
-

@@ -104,7 +104,12 @@ def files() -> dict[str, str]:
     go = {
         "id": 0,
         "request": {"url": "https://api.example.org/v1/chat/completions", "body": asked},
-        "response": {"status": "200 OK", "code": 200, "headers": {"Content-Type": ["text/event-stream"]}, "body": as_stream(body)},
+        "response": {
+            "status": "200 OK",
+            "code": 200,
+            "headers": {"Content-Type": ["text/event-stream"]},
+            "body": as_stream(body),
+        },
     }
     ruby = {
         "request": {"method": "post", "uri": "x", "body": {"encoding": "UTF-8", "string": asked}},
@@ -120,7 +125,11 @@ def files() -> dict[str, str]:
         "response": {
             "status": 200,
             "headers": [{"name": "Content-Type", "value": "application/json"}],
-            "content": {"mimeType": "application/json", "encoding": "base64", "text": base64.b64encode(answered.encode()).decode()},
+            "content": {
+                "mimeType": "application/json",
+                "encoding": "base64",
+                "text": base64.b64encode(answered.encode()).decode(),
+            },
         },
     }
     page = {"request": {"method": "GET", "url": "https://x/"}, "response": {"status": 200, "content": {"text": "<html>"}}}
@@ -128,7 +137,12 @@ def files() -> dict[str, str]:
     long = "attachment://0123"
     short = {**request, "messages": [{**request["messages"][0], "content": long}, *request["messages"][1:]]}
     event = {"event": "model", "timestamp": ISO, "output": {}, "call": {"request": short, "response": body}}
-    sample = {"id": 7, "epoch": 1, "events": [{"event": "state"}, event], "attachments": {"0123": request["messages"][0]["content"]}}
+    sample = {
+        "id": 7,
+        "epoch": 1,
+        "events": [{"event": "state"}, event],
+        "attachments": {"0123": request["messages"][0]["content"]},
+    }
     inspect = {"version": 2, "status": "success", "eval": {"model": "x"}, "samples": [sample]}
     trace = {"id": "t", "observations": [{"type": "SPAN", "input": 1, "output": 2}, single_records()["langfuse"]]}
     return {
@@ -252,9 +266,7 @@ def test_what_is_no_moment_is_none(value: Any) -> None:
         (json.dumps({"observations": [{"type": "SPAN"}]}, indent=1), "without generations"),
     ],
 )
-def test_a_file_without_an_exchange_is_one_line(
-    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_an_exchange_is_one_line(text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text(text)
     assert run(["reconstruct", "--profile", "kimi-mini", str(tmp_path / "log")]) == 1
     said = capsys.readouterr().err.strip()

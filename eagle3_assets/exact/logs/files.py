@@ -32,7 +32,9 @@ def records_of(handle: IO[bytes]) -> Iterator[bytes]:
     if start.startswith(_ZIP):
         raise ValueError("is a zip (an .eval log?): give it as JSON, for inspect_ai by `inspect log convert --to json`")
     if start.startswith(b"HTTP/"):
-        raise ValueError("is the transcript of one response (curl -i), an answer without its request; give the body and --request FILE")
+        raise ValueError(
+            "is the transcript of one response (curl -i), an answer without its request; give the body and --request FILE"
+        )
     if start and _CASSETTE.match(start.strip()):
         yield from _cassette(start + handle.read())
         return

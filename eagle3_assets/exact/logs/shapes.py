@@ -22,7 +22,18 @@ from eagle3_assets.exact.logs.halves import first, host_of, kind, loaded
 REQUEST_KEYS = ("request", "request_body", "requestBody", "providerRequest", "body", "kwargs")
 RESPONSE_KEYS = ("response_body", "response", "responseBody", "providerResponse", "completion", "completion_response")
 ID_KEYS = ("custom_id", "id", "request_id", "call_id")
-TIME_KEYS = ("created_at", "createdAt", "endTime", "end_time", "startTime", "start_time", "startedDateTime", "recorded_at", "timestamp", "time")
+TIME_KEYS = (
+    "created_at",
+    "createdAt",
+    "endTime",
+    "end_time",
+    "startTime",
+    "start_time",
+    "startedDateTime",
+    "recorded_at",
+    "timestamp",
+    "time",
+)
 PROVIDER_KEYS = ("provider", "custom_llm_provider", "llm_provider", "provider_name")
 URL_KEYS = ("url", "uri", "api_base")
 # parameters of a call that stand beside its messages: LiteLLM's payload, its hooks, OpenHands, Langfuse
@@ -154,7 +165,9 @@ def _spend_log(record: Record) -> Halves:
     if not (isinstance(request, Mapping) and request.get("messages")) and messages not in (None, "", "{}", {}, []):
         request = {**(request if isinstance(request, Mapping) else {}), "messages": loaded(messages, "list of messages")}
     if not isinstance(request, Mapping) or not request.get("messages"):
-        raise ValueError("a spend log of LiteLLM without messages: set general_settings.store_prompts_in_spend_logs, or log the payload")
+        raise ValueError(
+            "a spend log of LiteLLM without messages: set general_settings.store_prompts_in_spend_logs, or log the payload"
+        )
     return Halves(request, record["response"] or None)
 
 
@@ -218,7 +231,9 @@ def _is_model_event(record: Record) -> bool:
 def _model_event(record: Record) -> Halves:
     call = record.get("call")
     if not isinstance(call, Mapping):
-        raise ValueError("a model event of inspect_ai without its raw call: run `inspect eval` with --log-model-api, then its request is kept")
+        raise ValueError(
+            "a model event of inspect_ai without its raw call: run `inspect eval` with --log-model-api, then its request is kept"
+        )
     return Halves(call.get("request"), call.get("response"))
 
 
