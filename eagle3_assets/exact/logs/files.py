@@ -16,7 +16,7 @@ from eagle3_assets.exact.logs.shapes import dumped
 STREAM_STARTS = (b"data:", b":", b"event:")
 _ZIP = b"PK\x03\x04"
 # how a cassette of VCR begins: Python's and Go's, Ruby's
-_CASSETTE = re.compile(rb"^(---\s*)?(#.*)?(interactions|http_interactions|version):")
+_CASSETTE = re.compile(rb"^(---\s*)?((interactions|http_interactions|version):.*|)$")
 _HINT = re.compile(rb'"(log|interactions|http_interactions|samples|observations|data|messages)"')
 _ATTACHMENT = "attachment://"
 
@@ -35,7 +35,7 @@ def records_of(handle: IO[bytes]) -> Iterator[bytes]:
         raise ValueError(
             "is the transcript of one response (curl -i), an answer without its request; give the body and --request FILE"
         )
-    if _CASSETTE.match(start):
+    if start and _CASSETTE.match(start.strip()):
         yield from _cassette(start + handle.read())
         return
     if start and (start.startswith(b"[") or not _is_json(start)):
