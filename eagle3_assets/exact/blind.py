@@ -6,7 +6,7 @@ here: rates and bounds (`audit.py`), regions that are not canonical (`canonicali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from eagle3_assets.exact.grammar import Ids, split
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.witnesses import entry_ids, spelled_ids, whole_completions
+from eagle3_assets.exact.witnesses import Told, entry_ids, spelled_ids, whole_completions
 
 
 def judge(
@@ -66,6 +66,7 @@ def true_ids(profile: Profile, fields: Fields, *, thinking: bool, truncated: boo
     """(the sampled ids, server_ids or logprob_bytes), or None. Ids are believed when the grammar accepts them and they decode to the
     returned text; log-probabilities also when they leave out the end of turn. A hole in them is no evidence, here as in `proofs.py`;
     and here it is not filled by the encoder, whose ids are what is audited."""
+    candidates: Sequence[Told]
     if fields.output_ids is not None:
         candidates, how = [fields.output_ids], "server_ids"
     else:

@@ -39,12 +39,12 @@ def offpath_arguments(profile: Profile, text: str) -> list[OffPath]:
     colon, comma = _COLON.search(text), _COMMA.search(text)
     if colon is None:
         return []
-    wanted = [((colon.end(),), FIRST_COLON)]
+    wanted = [([colon.end()], FIRST_COLON)]
     if comma is not None:
-        wanted.append(((colon.end(), comma.end()), FIRST_COLON_AND_COMMA))
+        wanted.append((sorted((colon.end(), comma.end())), FIRST_COLON_AND_COMMA))
     out: list[OffPath] = []
     for places, share in wanted:
-        ids = _cut_at(profile, text, sorted(places))
+        ids = _cut_at(profile, text, places)
         if ids != canonical and all(ids != other.ids for other in out):
             out.append(OffPath(ids, len(places), share))
     whole = sum(other.share for other in out)
