@@ -51,8 +51,9 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One half of a prompt: its segments, the words of all forms that lead to them (each a tuple of words), their prior, and the words
-    that the request itself asks for: what a provider does unasked says nothing about those."""
+    """One half of a prompt: its segments, the words of all forms that lead to them (each a tuple of words, the likeliest first), and
+    their prior. `asked`: words that the request itself asks for (what a provider does unasked says nothing about those); `silent`: the
+    usual words of factors that change nothing in this request."""
 
     segments: tuple[Segment, ...]
     words: tuple[tuple[str, ...], ...]
@@ -60,6 +61,7 @@ class Part:
     digest: int
     count: int
     asked: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
 
 
 class PromptCandidate:
@@ -101,8 +103,9 @@ class PromptCandidate:
         return self._parts
 
     @property
-    def asked(self) -> frozenset[str]:
-        return frozenset().union(*(part.asked for part in self._parts))
+    def exempt(self) -> frozenset[str]:
+        """The words that what was learned of a provider says nothing about."""
+        return frozenset().union(*(part.asked | part.silent for part in self._parts))
 
     @property
     def words(self) -> Iterator[tuple[str, ...]]:
@@ -219,9 +222,8 @@ def likely_prompts(
 
 
 def is_open(candidate: PromptCandidate, ruled_out: frozenset[str]) -> bool:
-    """Whether a form leads to the candidate that holds no word which was ruled out. A form that changes nothing in this conversation has
-    the words of the one that it equals, and stands for it."""
-    ruled_out -= candidate.asked
+    """Whether a form leads to the candidate that holds no word which was ruled out."""
+    ruled_out -= candidate.exempt
     return any(ruled_out.isdisjoint(words) for words in candidate.words)
 
 
@@ -319,6 +321,7 @@ class _Space:
                 digest,
                 found[0][1].count,
                 frozenset(self.asked),
+                _silent([form.history for form in self.forms()]),
             )
             for digest, found in out.items()
         )
@@ -437,10 +440,25 @@ class _Space:
         out: dict[int, tuple[list[tuple[str, ...]], tuple[Segment, ...]]] = {}
         for words, segments in listed:
             out.setdefault(digest_of(segments), ([], segments))[0].append(words)
+        silent = _silent([words for words, _ in listed])
         return tuple(
-            Part(segments, tuple(words), sum(map(prior, words)), digest, sum(s.count for s in segments), frozenset(self.asked))
+            Part(
+                segments,
+                tuple(sorted(words, key=prior, reverse=True)),
+                sum(map(prior, words)),
+                digest,
+                sum(s.count for s in segments),
+                frozenset(self.asked),
+                silent,
+            )
             for digest, (words, segments) in out.items()
         )
+
+
+def _silent(listed: Sequence[tuple[str, ...]]) -> frozenset[str]:
+    """The usual words that stand alone in their factor."""
+    columns = [set(column) for column in zip(*listed, strict=True)]
+    return frozenset().union(*(column for column in columns if len(column) == 1 and column <= set(USUAL)))
 
 
 class WholeTable(PromptTable):

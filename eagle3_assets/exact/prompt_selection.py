@@ -24,22 +24,29 @@ ASKED = 0.5  # the weight of a word that the request itself asks for, where the 
 FORGOTTEN = 1e-5  # the weight of a word that a learned factor does not list
 
 
-def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
+Weighed = tuple[tuple[PromptCandidate, float], ...]
+
+
+def select_prompts(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[Weighed, bool]:
     """(all distinct prompts that equal the bill with their weights, best first; whether only forms fit that the profile rules out)."""
     learned = case.learned_prompt
-    billed = case.fields.billed_prompt
     offset = int(learned.get("offset") or 0)
-    fitting = [candidate for candidate in prompts if candidate.count + offset == billed]
+    fitting = [candidate for candidate in prompts if candidate.count + offset == case.fields.billed_prompt]
     ruled_out = frozenset(learned.get("ruled_out") or ())
     allowed = [candidate for candidate in fitting if is_open(candidate, ruled_out)] if ruled_out else fitting
+    return weigh_prompts(learned, prompts, allowed or fitting), bool(fitting) and not allowed
+
+
+def weigh_prompts(
+    learned: Mapping[str, Any], prompts: Sequence[PromptCandidate], left: Sequence[PromptCandidate], *, billed: bool = True
+) -> Weighed:
+    """The posterior of the candidates that are `left` of `prompts`, best first: `billed`, they met a bill, else nothing is known."""
     weigh = _Weigher(learned)
-    shares = {id(candidate): weigh(candidate) for candidate in prompts}
-    total = sum(shares.values()) or 1.0
-    kept = {id(candidate): shares[id(candidate)] / total for candidate in allowed or fitting}
-    unknown = _unknown(learned) * MEETS_BY_CHANCE
-    whole = sum(kept.values()) + unknown
-    weighed = [(candidate, kept[id(candidate)] / whole) for candidate in allowed or fitting]
-    return tuple(sorted(weighed, key=lambda item: -item[1])), bool(fitting) and not allowed
+    total = sum(weigh(candidate) for candidate in prompts) or 1.0
+    shares = [weigh(candidate) / total for candidate in left]
+    whole = sum(shares) + _unknown(learned) * (MEETS_BY_CHANCE if billed else 1.0)
+    weighed = [(candidate, share / whole) for candidate, share in zip(left, shares, strict=True)]
+    return tuple(sorted(weighed, key=lambda item: -item[1]))
 
 
 def _unknown(learned: Mapping[str, Any]) -> float:
@@ -63,14 +70,14 @@ class _Weigher:
 
     def _part(self, part: Part) -> float:
         if id(part) not in self._parts:
-            weights = (math.prod(self._word(word, part.asked) for word in words) for words in part.words)
+            weights = (math.prod(self._word(word, part) for word in words) for words in part.words)
             self._parts[id(part)] = sum(weights)
         return self._parts[id(part)]
 
-    def _word(self, word: str, asked: frozenset[str]) -> float:
-        if word == NO_TOOLS:
+    def _word(self, word: str, part: Part) -> float:
+        if word == NO_TOOLS or word in part.silent:
             return 1.0
-        if word in asked:
+        if word in part.asked:
             return ASKED
         factor = factor_of(word)
         known = self._factors.get(factor)
