@@ -54,8 +54,8 @@ def _objects(value: Any, schema: Any) -> list[bool]:
     keys = list(value)
     inner = [told for key in keys for told in _objects(value[key], properties.get(key))]
     usual = [key for key in properties if key in value]
-    by_schema = [*usual, *(key for key in keys if key not in properties)] if usual else []
-    shows = len(keys) > 1 and (keys != sorted(keys) or by_schema != sorted(keys))
+    by_schema = [*usual, *(key for key in keys if key not in properties)]
+    shows = len(keys) > 1 and (keys != sorted(keys) or (bool(usual) and by_schema != sorted(keys)))
     return [*([keys == sorted(keys)] if shows else []), *inner]
 
 

@@ -17,7 +17,7 @@ from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.exact.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
-from eagle3_assets.exact.hypotheses import enumerate_prompts
+from eagle3_assets.exact.hypotheses import prompt_counts
 from eagle3_assets.exact.key_order import kind_of, schemas_of, sorts_keys
 from eagle3_assets.exact.readings import Runs, field_runs
 from eagle3_assets.exact.tokenizer import Profile
@@ -177,15 +177,14 @@ def _shares(weighed: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 def _prompt_counts(
     profile: Profile, request: Mapping[str, Any], fields: Fields, thinking: bool
-) -> tuple[dict[str, int], dict[str, int]]:
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The table of all prompts (a mapping of form names to counts); its own digests tell ids apart."""
     if not profile.renders or not fields.billed_prompt:
         return {}, {}
     try:
-        prompts = enumerate_prompts(profile, request, thinking=thinking)
+        return prompt_counts(profile, request, thinking), {}
     except ExactError:
         return {}, {}
-    counts = {form: len(prompt.ids) for prompt in prompts for form in prompt.forms}
-    return counts, {form: hash(prompt.ids) for prompt in prompts for form in prompt.forms}
 
 
 def _numbering(profile: Profile, fields: Fields, prior: int) -> str | None:

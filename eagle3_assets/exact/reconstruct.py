@@ -38,8 +38,9 @@ from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.readings import RULED_OUT, Way
 from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
+from eagle3_assets.exact.request_facts import request_oddities
 from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, deviations_of, frames_of, select
-from eagle3_assets.exact.server_ids import from_server_ids
+from eagle3_assets.exact.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
 from eagle3_assets.wire.declared import with_declared_names
@@ -143,11 +144,19 @@ def _attempts(
         except ExactError as error:
             return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
         chosen = select(case, frames) if case.billed else NOTHING
-        chosen_prompts, odd_prompt = select_prompts(case, prompts) if case.billed_prompt else ((), False)
+        chosen_prompts, odd_prompt = _prompts_left(case, prompts)
         out.append(Attempt(case, frames, chosen, prompts, chosen_prompts, odd_prompt, no_prompt))
         if not case.billed or (not case.billed_prompt and prompts):
             break  # no bill tells modes apart
     return sorted(out, key=lambda attempt: (-attempt.fits, -attempt.weight if attempt.fits else 0.0))
+
+
+def _prompts_left(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
+    """The prompt that the server's own ids prove, else those that the bill leaves."""
+    if case.fields.prompt_ids is not None:
+        proven = server_prompt(case, prompts)
+        return (((proven, 1.0),) if proven is not None else ()), False
+    return select_prompts(case, prompts) if case.billed_prompt else ((), False)
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
@@ -229,7 +238,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
         found = Found(_standing(best.frames[0]), 0.0, None)
         reasons.append(_completion_misfit(case, len(assemble(profile, found.parts)), attempts))
     if prompts and not chosen_prompts:
-        reasons.append(prompt_misfit(prompts, fields.billed_prompt or 0))
+        reasons.append("; ".join([prompt_misfit(prompts, fields.billed_prompt or 0), *request_oddities(case.request)]))
     ids = assemble(profile, found.parts)
     fault = check(
         profile, ids if found.witness else _outline(profile, found.parts), thinking=case.thinking, truncated=case.truncated

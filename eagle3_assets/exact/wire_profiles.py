@@ -30,14 +30,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact import learning, reading_space
+from eagle3_assets.exact import learning, prompt_learning, reading_space
 from eagle3_assets.exact.deviations import KINDS, PRIOR_DAMAGE, SORTED_ROWS, Deviations, Kind, damage_of, odd_share, same_count
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
 from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
 from eagle3_assets.exact.learning import Decision, Verdict, turn_of
 from eagle3_assets.exact.observations import Observation, observe
-from eagle3_assets.exact.prompt_learning import decide_prompt
 from eagle3_assets.exact.readings import reading_of
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
@@ -193,6 +192,7 @@ def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Obse
         return [rows]
     space = reading_space.space_of(rows, habits, one_provider=False)
     at = learning.change_point(rows, space, learning.scores(rows, space, habits, rate, None))
+    at = prompt_learning.change_point(rows) if at is None else at
     if at is None:
         return [rows]
     return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, rate)]
@@ -285,7 +285,7 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
                 "rows": len(part),
                 "explained": sum(not missed for _, missed in part),
                 "lossy": sum(row.lossy for row, _ in part),
-                "prompt": decide_prompt([row for row, _ in part]),
+                "prompt": prompt_learning.decide_prompt([row for row, _ in part]),
             }
     turns = {
         turn: _turn_json(verdict, [row for row in rows if turn_of(row) == turn]) for turn, verdict in decision.verdicts.items()

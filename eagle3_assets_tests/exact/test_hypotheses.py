@@ -189,7 +189,7 @@ def test_a_declared_tool_opens_the_forms_of_its_declaration(tokenizers: Path, re
     names = {form for candidate in candidates for form in candidate.forms}
     assert candidates[0].forms[0] == "typescript/reasoning_kept/arguments_as_sent"
     assert {
-        "compact_json+typed/reasoning_dropped/arguments_spaced",
+        "compact_json+typed/reasoning_dropped/arguments_compact",
         "spaced_json+strict/reasoning_kept/arguments_as_sent",
         "typescript/reasoning_kept/arguments_compact",
     } <= names

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import assemble
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.selection import Case, frames_of, select
 from eagle3_assets.exact.tokenizer import Profile, load_profile
 from eagle3_assets.exact.wire import parse_fields
