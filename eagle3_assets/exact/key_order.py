@@ -17,6 +17,9 @@ from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.wire.fields import ToolCall
 
 Schemas = Mapping[str, Mapping[str, Any]]
+UNDECLARED: Mapping[
+    str, Any
+] = {}  # of a tool that the request does not declare: its keys have no usual order, and sorted ones are suspicious
 
 
 def schemas_of(request: Mapping[str, Any]) -> Schemas:
@@ -38,13 +41,13 @@ def sorts_keys(call: ToolCall, schemas: Schemas) -> bool | None:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         return None
-    told = list(_objects(arguments, schemas.get(call.name)))
+    told = list(_objects(arguments, schemas.get(call.name, UNDECLARED)))
     return all(told) if told else None
 
 
 def _objects(value: Any, schema: Any) -> list[bool]:
     """Of each object whose keys could show sorting, whether they are sorted."""
-    schema = schema if isinstance(schema, Mapping) else {}
+    declared, schema = schema is not UNDECLARED, schema if isinstance(schema, Mapping) else {}
     if isinstance(value, list):
         return [told for item in value for told in _objects(item, schema.get("items"))]
     if not isinstance(value, dict):
@@ -55,7 +58,7 @@ def _objects(value: Any, schema: Any) -> list[bool]:
     inner = [told for key in keys for told in _objects(value[key], properties.get(key))]
     usual = [key for key in properties if key in value]
     by_schema = [*usual, *(key for key in keys if key not in properties)]
-    shows = len(keys) > 1 and (keys != sorted(keys) or (bool(usual) and by_schema != sorted(keys)))
+    shows = len(keys) > 1 and (keys != sorted(keys) or not declared or (bool(usual) and by_schema != sorted(keys)))
     return [*([keys == sorted(keys)] if shows else []), *inner]
 
 

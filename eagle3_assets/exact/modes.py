@@ -47,7 +47,9 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
     instant = bool(profile.facts["reasoning"].get("instant"))
     has_reasoning = shows_reasoning(profile, fields)
     if profile.opened_by == "prompt":
-        thinks = asked if has_reasoning or fields.finish_reason == "length" else asked * NO_REASONING
+        # without a bill nothing tells the modes apart: then the request is believed
+        silent_turn = not has_reasoning and fields.finish_reason != "length" and bool(fields.billed_completion)
+        thinks = asked * (NO_REASONING if silent_turn else 1.0)
         modes = [Mode(True, True, 0, thinks * (1 - BILLS_PREFILL)), Mode(True, True, 1, thinks * BILLS_PREFILL)]
         silent = (1 - asked) * (NO_REASONING if has_reasoning else 1.0)
     else:

@@ -178,12 +178,13 @@ def _runs(profile: Profile, ids: Ids) -> list[tuple[int, int]]:
 
 def _open_markers(profile: Profile, ids: Ids, told: Told, start: int, stop: int) -> list[int]:
     """Markers between two named neighbours can only be they, where the grammar needs as many. It does not need a closing marker in
-    front of a tool section (vllm#32216): a line break of the reasoning may stand in its place."""
+    front of a tool section (vllm#32216): a line break of the reasoning may stand in its place. Nor is the last entry the end of turn
+    because it says nothing: some servers leave that one out, and whitespace that another took away may stand there."""
     holes = [k for k in range(start, stop) if told[k] is None]
     named = (start == 0 or told[start - 1] is not None) and (stop == len(ids) or told[stop] is not None)
     if not named:
         return holes
-    return [k for k in holes if ids[k] == profile.think_close and stop - start > 1]
+    return [k for k in holes if ids[k] == profile.end_id or (ids[k] == profile.think_close and stop - start > 1)]
 
 
 def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, opened_by: int | None) -> list[int]:
