@@ -57,6 +57,8 @@ P_CUT_INSIDE = 0.7
 SHOWN_BY_DELTAS = 0.5
 # A candidate that entries of the content contradict: gateways fill `logprobs.content` from their own text, so it is evidence, not proof
 AGAINST_CONTENT_ENTRIES = 0.02
+# A candidate whose ids the deltas do not spell, where they spell another one's: what a gateway writes anew it streams in pieces of its own
+NOT_SPELLED, FEWEST_EDGES = 0.05, 3
 # A posterior whose every candidate is contradicted by entries for the whole completion
 CONTRADICTED = 0.5
 
@@ -85,7 +87,7 @@ def with_witnesses(case: Case, chosen: Selection) -> Found | None:
     proven = _proven(case, chosen, whole)
     if proven is not None:
         return proven
-    weighed = _weighed_by_content(case, chosen)
+    weighed = _weighed_by_deltas(case, _weighed_by_content(case, chosen))
     found = _with_deltas(case, weighed)
     if found is None or not whole:
         return found
@@ -159,9 +161,12 @@ def _weighed_by_content(case: Case, chosen: Selection) -> Selection:
     agreeing = [_agrees_with_content(case, c, told) for c in chosen.completions]
     if all(agreeing) or not any(agreeing):
         return chosen
-    weighed = [
-        (c, c.share * (1.0 if good else AGAINST_CONTENT_ENTRIES)) for c, good in zip(chosen.completions, agreeing, strict=True)
-    ]
+    return _weighed(chosen, [1.0 if good else AGAINST_CONTENT_ENTRIES for good in agreeing])
+
+
+def _weighed(chosen: Selection, factors: Sequence[float]) -> Selection:
+    """The selection with each candidate's share times its factor, best first."""
+    weighed = [(c, c.share * factor) for c, factor in zip(chosen.completions, factors, strict=True)]
     total = sum(share for _, share in weighed)
     ranked = sorted(((share / total, c) for c, share in weighed), key=lambda pair: -pair[0])
     completions = tuple(replace(c, share=share) for share, c in ranked)
@@ -177,6 +182,21 @@ def _agrees_with_content(case: Case, candidate: Chosen, told: Told) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------- deltas
+def _weighed_by_deltas(case: Case, chosen: Selection) -> Selection:
+    """Candidates that the deltas cut inside an id, or whose text they do not spell, weigh less where they spell another candidate id by id."""
+    if len(chosen.completions) < 2 or not case.fields.deltas:
+        return chosen
+    told = [None if c.way.frame.leaked else stream_channels(case.profile, c.parts, case.fields) for c in chosen.completions]
+    agreeing = [channels is not None and not any(channel.refutes for channel in channels) for channels in told]
+    edges = max((sum(c.edges for c in channels or ()) for channels, good in zip(told, agreeing, strict=True) if good), default=0)
+    if all(agreeing) or edges < FEWEST_EDGES:
+        return chosen
+    factors = []
+    for channels, good in zip(told, agreeing, strict=True):
+        factors.append(1.0 if good else NOT_SPELLED if channels is None else max(1 - _aligned(case, channels), NOT_SPELLED))
+    return _weighed(chosen, factors)
+
+
 def _with_deltas(case: Case, chosen: Selection) -> Found | None:
     # a stream may show that the bill is met by other ids of the same text, where no encoding of it meets it
     best = chosen.completions[0] if chosen.completions else Chosen(chosen.usual, 1.0) if chosen.usual else None
