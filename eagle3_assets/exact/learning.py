@@ -59,11 +59,11 @@ TURNS: tuple[Turn, Turn] = ("text", "calls")
 @dataclass(frozen=True)
 class Verdict:
     """What was learned of one kind of turns in a window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill is met by
-    the readings that the other half of the rows chose."""
+    the readings that the other half of the rows chose; `arguments_p`: the posterior of each of `ARGUMENTS`."""
 
     readings: tuple[Reading, ...]
     arguments: Arguments
-    unsure_of_arguments: bool
+    arguments_p: tuple[float, ...]
     rows: int
     fits: int
     decided: bool
@@ -227,8 +227,9 @@ def decide(
     margins = totals[top] - totals - np.maximum(_loudest(space, table, turns, top), 0.0)
     order = np.argsort(-totals, kind="stable")
     kept = _kept(rows, space, habits, totals, order, arguments)
-    others = [k for k, told in enumerate(ARGUMENTS) if told != arguments and (k == 0 or may[k - 1])]
-    unsure = any(float(margins.reshape(space.joint)[:, :, k].min()) < MARGIN_NATS for k in others)
+    by_arguments = totals.reshape(space.joint).max(axis=(0, 1, 3, 4))
+    likely = np.exp(by_arguments - by_arguments.max())
+    arguments_p = tuple(round(float(p), 6) for p in likely / likely.sum())
     verdicts: dict[Turn, Verdict] = {}
     parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
     missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
@@ -254,7 +255,7 @@ def decide(
             known = ", with the model's known habits" if any(habit.known for habit in habits.values()) else ""
             why = f"{winner.name} fits {fits} of {len(mine)} bills{known}"
         ruled_out = tuple(name for name, margin in differing.items() if margin >= MARGIN_NATS)
-        verdicts[turn] = Verdict(kept, arguments, unsure, len(mine), fits, decided, why, differing, ruled_out)
+        verdicts[turn] = Verdict(kept, arguments, arguments_p, len(mine), fits, decided, why, differing, ruled_out)
     return Decision(verdicts, differences)
 
 

@@ -151,10 +151,10 @@ def _sizes(frames: Sequence[Frame]) -> dict[int, float]:
 
 def _sizes_anew(frames: Sequence[Frame]) -> dict[int, float]:
     """The same where the server wrote them anew. Half of all was taken to be as returned (`observe`): that half is not of these."""
-    on_path = [frame for frame in frames if not frame.off_path]
-    stands = sum(frame.share for frame in on_path if frame.arguments == "wire")
-    left = max(stands - 0.5, 0.0) / stands if stands else 0.0
-    return _shares((f.size, f.share * (left if f.arguments == "wire" else 1.0)) for f in on_path) or _sizes(frames)
+    on_path = [(frame, frame.share * 2**frame.compact) for frame in frames if not frame.off_path]
+    total, stands = sum(share for _, share in on_path), sum(share for frame, share in on_path if frame.arguments == "wire")
+    left = max(stands - total / 2, 0.0) / stands if stands else 0.0
+    return _shares((f.size, share * (left if f.arguments == "wire" else 1.0)) for f, share in on_path) or _sizes(frames)
 
 
 def _sizes_off(frames: Sequence[Frame]) -> dict[int, float]:

@@ -148,7 +148,11 @@ PRIORS: dict[str, dict[str, float]] = {
     "escaped": {"False": 1.0, "True": 0.15},  # Moonshot and Novita 2025-10 (95 of 95 rows): encoding/json of Go
     "reasoning": {"kept": 1.0, "dropped": 0.8, "all": 0.03},  # dropped: OpenRouter K2.5 (prompt-side.md); all: K2.6 on request
     "arguments": {"as_sent": 1.0, "spaced": 0.8, "compact": 0.1},  # spaced: SGLang and vLLM parse; compact: seen in no provider
-    "ids": {"as_sent": 1.0, "renumbered": 0.5, "local": 0.1},  # renumbered: SGLang, Moonshot; local: llxprt#712
+    "ids": {
+        "as_sent": 1.0,
+        "renumbered": 0.5,
+        "local": 0.003,
+    },  # renumbered: SGLang, Moonshot; local: clients do (llxprt#712), no server
     "name": {"kept": 1.0, "dropped": 1.0, "prefixed": 0.3},  # autogen#6034, stdapi.ai#258; prefixed: OpenRouter's API page
     "developer": {"kept": 0.5, "system": 1.0, "user": 0.3},  # oh-my-pi#843, pi#5117
     "control": {"ids": 1.0, "text": 1.0},  # transformers#47822, OWASP AISVS#930: engines differ

@@ -47,6 +47,7 @@ from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
+NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
 DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
@@ -156,7 +157,10 @@ def _prompts_left(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple
     if case.fields.prompt_ids is not None:
         proven = server_prompt(case, prompts)
         return (((proven, 1.0),) if proven is not None else ()), False
-    return select_prompts(case, prompts) if case.billed_prompt else ((), False)
+    if not case.billed_prompt:
+        return (), False
+    weighed, odd = select_prompts(case, prompts)
+    return tuple(one for k, one in enumerate(weighed) if k == 0 or one[1] >= NEGLIGIBLE_PROMPT), odd
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill

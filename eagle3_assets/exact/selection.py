@@ -187,24 +187,17 @@ NOTHING = Selection((), 0, 0, False, 0.0, None)
 
 def frames_of(case: Case) -> list[Frame]:
     """The frames of the answer, by what is known of the provider. Raises ExactError for text that has no ids."""
+    told: Mapping[str, float] = case.window.get("arguments_p") or {}
     return enumerate_frames(
         case.profile,
         case.fields,
         thinking=case.thinking,
         prior_calls=count_calls(case.request.get("messages") or []),
         numbering=str(case.window.get("tool_ids") or "unknown"),
-        anew=_share_of("written anew", case, WRITES_ANEW, 0.0),
-        off=_share_of(OFF_PATH, case, LEAVES_PATH, SELDOM_LEAVES_PATH),
+        anew=told.get("written anew", WRITES_ANEW),
+        off=OFTEN * told[OFF_PATH] + SELDOM_LEAVES_PATH * (1 - told[OFF_PATH]) if told else LEAVES_PATH,
         habits=CallHabits(float(case.sampling.get("unclosed", UNCLOSED)), float(case.sampling.get("odd_tool_ids", ODD_TOOL_ID))),
     )
-
-
-def _share_of(state: str, case: Case, unknown: float, seldom: float) -> float:
-    """How likely that happens to arguments at the provider of `case`."""
-    told = case.window.get("arguments")
-    if told == state:
-        return 1.0 if state != OFF_PATH else OFTEN
-    return seldom if case.decided and told is not None and told != "not sure" else unknown
 
 
 def select(case: Case, frames: Sequence[Frame]) -> Selection:

@@ -36,7 +36,7 @@ from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
 from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
 from eagle3_assets.exact.learning import Decision, Verdict, turn_of
-from eagle3_assets.exact.observations import Observation, observe
+from eagle3_assets.exact.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.readings import reading_of
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
@@ -45,7 +45,7 @@ from eagle3_assets.exact.wire import parse_fields, storable
 VERSION = 4
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
-RHO_SHARE = 0.9
+RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
@@ -331,7 +331,8 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
         "edges": {edge: mechanism.as_json() for edge, mechanism in zip(EDGES, best.edges, strict=True)},
         "margins": {name: round(min(margin, 1e6), 2) for name, margin in list(verdict.margins.items())[:8]},
         "ruled_out": list(verdict.ruled_out)[:24],
-        "arguments": "not sure" if verdict.unsure_of_arguments and verdict.arguments == "as returned" else verdict.arguments,
+        "arguments": verdict.arguments if max(verdict.arguments_p) >= SURE_OF_ARGUMENTS else "not sure",
+        "arguments_p": dict(zip(ARGUMENTS, verdict.arguments_p, strict=True)),
     }
 
 
