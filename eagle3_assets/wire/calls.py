@@ -136,7 +136,7 @@ class Calls:
             return not is_piece
         if piece.id and piece.name and not call.id and not call.arguments:
             return call.may_repeat or not piece.name.startswith(call.name)
-        if not piece.name or not call.arguments:
+        if not piece.name or not call.arguments or not call.name:
             return False
         if piece.id and piece.id == call.id and (not piece.arguments or piece.arguments == call.arguments):
             return False  # the name once more (Switchyard#785 sends it in every chunk)

@@ -71,6 +71,12 @@ def test_a_name_in_every_chunk_is_the_name_once() -> None:
     assert again == (ToolCall("call_a", "python", '{"c": 1}'),)
 
 
+def test_a_name_may_come_behind_the_arguments() -> None:
+    assert calls_of(piece("call_a", None, '{"c": 1}', index=0), piece(None, "python", "", index=0)) == (
+        ToolCall("call_a", "python", '{"c": 1}'),
+    )
+
+
 def test_pieces_under_ever_new_ids_are_one_call() -> None:
     found = read(
         delta(tool_calls=[piece("chatcmpl-tool-1", "python", "", index=0)]),

@@ -109,9 +109,24 @@ def test_a_last_chunk_that_repeats_the_message_is_read_once(last: Any, finish: s
         assert "".join(piece for name, piece in fields.deltas if name == channel) == text
 
 
+def test_the_message_may_come_again_with_the_bill_or_beside_an_empty_delta() -> None:
+    bill = {"usage": {"prompt_tokens": 10, "completion_tokens": 7}}
+    for last in ({**delta(content="Hi!"), **bill}, delta("stop", more={"message": {"role": "assistant", "content": "Hi!"}})):
+        fields = read(delta(content="Hi!"), last, delta("stop"))
+        assert (fields.content, fields.problems) == ("Hi!", ()) and fields.notes
+
+
+def test_a_message_that_grows_beside_the_deltas_is_not_read() -> None:
+    first = delta(content="Hi ", more={"message": {"content": "Hi "}})
+    last = delta("stop", content="there!", more={"message": {"content": "Hi there!"}})
+    assert read(first, last).content == "Hi there!"
+
+
 def test_a_short_word_that_the_model_wrote_twice_stays_twice() -> None:
     fields = read(delta(content="ha"), delta(content="ha"), delta("stop"), usage())
     assert fields.content == "haha" and fields.notes == ()
+    running = [{**delta(content="ha"), "usage": {"completion_tokens": k + 1}} for k in range(2)]
+    assert read(*running, delta("stop")).content == "haha"
     assert read(delta(content="1"), delta("length", content="1")).content == "11", "a cut turn ends in its last token"
 
 
