@@ -121,10 +121,19 @@ def _spelled(case: Case, chosen: Selection, told: Told) -> Found | None:
         return None
     same = next((c for c in chosen.completions if c.ids(case.profile) == ids), None)
     parts = same.parts if same else split(case.profile, ids, thinking=case.thinking, truncated=case.truncated)
-    if same is None and case.fields.billed_completion not in (len(ids), len(ids) - int(parts.ended)):
+    if same is None and case.fields.billed_completion not in _bills(chosen, parts, len(ids)):
         return None
     way = same or (chosen.completions[0] if chosen.completions else None)
     return Found(parts, P_LOGPROBS, way, "logprobs", witnessed=1.0)
+
+
+def _bills(chosen: Selection, parts: Parts, length: int) -> set[int]:
+    """What a server may bill for so many ids: them, them without the end of turn, or what the likeliest reading counts."""
+    out = {length, length - int(parts.ended)}
+    if chosen.usual is not None:
+        counts_end, extra = chosen.usual.reading.billing
+        out.add(length + extra - int(parts.ended and not counts_end))
+    return out
 
 
 def _pinned(case: Case, chosen: Selection, told: Told) -> Found | None:
