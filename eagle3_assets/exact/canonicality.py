@@ -29,7 +29,8 @@ VERSION = 1
 TextKind = Literal["prose", "code", "arguments"]
 TEXT_KINDS: tuple[TextKind, ...] = ("prose", "code", "arguments")
 
-# Regions an id before any row speaks. Prose and code: exactness.md 0.3 (a production service at T = 0.6). Arguments: 60 of 648 fields of
+# Regions an id before any row speaks. Prose: exactness.md 0.3 (a small model at T = 0.6, one
+# production service); code is taken for prose, it was not measured. Arguments: 60 of 648 fields of
 # K2-0905, 27 ids each (recorded-traffic.md, cause 4). For comparison: K2 prose 0 of 12,502 ids; SmolLM2-135M 7.2e-3 at T = 1 and
 # top_p = 1, 1.65e-3 at T = 0.7, 1.25e-3 at top_p = 0.7: models differ by 1,000 times, so the prior weighs as little as one answer.
 PRIOR_RATE: Mapping[TextKind, float] = {"prose": 4e-5, "code": 4e-5, "arguments": -math.log(1 - 60 / 648) / 27}

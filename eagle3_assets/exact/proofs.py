@@ -35,7 +35,8 @@ from eagle3_assets.exact.witnesses import (
 )
 
 # ---------------------------------------------------------------------------------------------------- what a proof is worth
-# Entries that name or pin every id, and the bill counts them. No counter-example is known; 1 in 1,000 is left for what is not.
+# Entries that name or pin every id, and the bill counts them. Judged: 1 in 1,000 is left for entries that a
+# server made from a text that it had bent, which nothing on the wire shows.
 P_LOGPROBS = 0.999
 # One delta an id, and they are the encoder's: 31,752 ids in 1,360 token-level fields, 2 fields cut inside an id (SiliconFlow)
 P_BOUNDARIES = 0.995
@@ -46,11 +47,12 @@ P_DELTAS = 0.98
 # that a gateway cut at its JSON (Together `{"a":2,` `"b":3}`, SiliconFlow `{` `}`)
 P_ALIGNED = 0.9
 SURELY_ALIGNED = 0.99
-# How much likelier a bill meets the right ids than wrong ones of another count (19 of 20 rows of a known convention fit)
+# How much likelier a bill meets the right ids than wrong ones of another count (1,302 of 1,367 K2-0905 rows fit by hand)
 BILL_ODDS = 20.0
 # Edges that a gateway cuts inside an id of a stream that is aligned otherwise: 1 of 7,233 (SiliconFlow's `{` + `}`); none of them is at a
 # joint of JSON, so an edge there was sampled
 GATEWAY_CUTS = 1.4e-4
+# Judged, not counted (an audit may move them):
 # What is left of the encoder's ids where deltas cut inside them and the bill speaks for the encoder: something is not as it seems
 P_CUT_INSIDE = 0.7
 # How much of what is not decided by edges (not canonical, damaged) deltas take away that agree with the encoder wherever they cut
@@ -123,10 +125,19 @@ def _spelled(case: Case, chosen: Selection, told: Told) -> Found | None:
         return None
     same = next((c for c in chosen.completions if c.ids(case.profile) == ids), None)
     parts = same.parts if same else split(case.profile, ids, thinking=case.thinking, truncated=case.truncated)
-    if same is None and case.billed not in (len(ids), len(ids) - int(parts.ended)):
+    if same is None and case.billed not in _bills(chosen, parts, len(ids)):
         return None
     way = same or (chosen.completions[0] if chosen.completions else None)
     return Found(parts, P_LOGPROBS, way, "logprobs", witnessed=1.0)
+
+
+def _bills(chosen: Selection, parts: Parts, length: int) -> set[int]:
+    """What a server may bill for so many ids: them, them without the end of turn, or what the likeliest reading counts."""
+    out = {length, length - int(parts.ended)}
+    if chosen.usual is not None:
+        rule = chosen.usual.reading.billing.rule(parts.section is not None)
+        out.add(length + rule.constant(parts.ended))
+    return out
 
 
 def _pinned(case: Case, chosen: Selection, told: Told) -> Found | None:

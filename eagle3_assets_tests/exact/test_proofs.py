@@ -207,3 +207,51 @@ def test_entries_that_name_other_ids_than_any_candidate_cost_the_answer_its_cert
     plain, told = found_of(k25, request, dataclasses.replace(fields, logprobs=None)), found_of(k25, request, fields)
     assert plain and told and told.parts == plain.parts
     assert told.p == pytest.approx(plain.p / 2) and "name other ids" in told.reason
+
+
+# ---------------------------------------------------------------------------------------------------- deltas
+ARGUMENTS = '{"path":"src","pattern":"the market of the river, and seven stones for the user of a blue time"}'
+
+
+def called(profile: Profile, deltas: list[str], shift: int = 0) -> tuple[dict[str, Any], Fields, tuple[int, ...]]:
+    """A call whose arguments came in `deltas`, billed as the encoder's ids and `shift` more."""
+    truth = Truth(" so", " yes", calls=(("f", "".join(deltas)),), finish="tool_calls")
+    made = Provider(profile).answer(truth, bill_shift=shift)
+    pieces = [("reasoning", truth.reasoning), ("content", truth.content), *(("tool:0", delta) for delta in deltas)]
+    return made.request, dataclasses.replace(parse_fields(made.body), deltas=tuple(pieces)), truth_ids(profile, truth)
+
+
+def off_path(profile: Profile, *closed: str) -> list[str]:
+    """One delta an id, each of `closed` sampled in two."""
+    out: list[str] = []
+    for token in profile.encode(ARGUMENTS):
+        piece = profile.decode([token])
+        out += [piece[:-1], piece[-1]] if piece in closed else [piece]
+    return out
+
+
+def test_deltas_off_the_path_that_meet_the_bill_are_the_ids(k25: Profile) -> None:
+    deltas = off_path(k25, '","')
+    for streamed, witness in ((deltas, "boundaries"), (["".join(deltas[:2]), *deltas[2:]], "deltas")):
+        request, fields, encoder = called(k25, streamed, shift=1)
+        proof = found_of(k25, request, fields)
+        assert proof is not None and proof.witness == witness and proof.reason == ""
+        assert [k25.decode([token]) for token in proof.parts.calls[0].arguments or ()] == deltas
+        assert len(assemble(k25, proof.parts)) == len(encoder) + 1
+
+
+def test_deltas_off_the_path_that_miss_the_bill_leave_no_one_sure(k25: Profile) -> None:
+    request, fields, encoder = called(k25, off_path(k25, '":"', '","'))
+    plain, proof = found_of(k25, request, dataclasses.replace(fields, deltas=())), found_of(k25, request, fields)
+    assert plain and proof and proof.p < 0.7 * plain.p
+    open_ids = {assemble(k25, proof.parts), *proof.rivals}
+    assert encoder in open_ids and any(len(ids) == len(encoder) + 3 for ids in open_ids)
+    assert proof.reason
+
+
+def test_a_gateway_that_cuts_by_characters_changes_nothing(k25: Profile) -> None:
+    for size in (3, 4, 7):
+        request, fields, encoder = called(k25, [ARGUMENTS[k : k + size] for k in range(0, len(ARGUMENTS), size)])
+        plain, proof = found_of(k25, request, dataclasses.replace(fields, deltas=())), found_of(k25, request, fields)
+        assert plain and proof and proof.parts == plain.parts and proof.witness == ""
+        assert assemble(k25, proof.parts) == encoder
