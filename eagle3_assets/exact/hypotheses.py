@@ -418,7 +418,7 @@ class _Space:
                 self._turns[key] = self._encode(turn, form)
             out.append(self._turns[key])
         if form.prefill == "open":
-            turn = message_turn(self.profile, bent[-1], keep_reasoning=False, arguments=form.arguments)
+            turn = message_turn(self.profile, bent[-1], keep_reasoning=keeps[-1], arguments=form.arguments)
             out[-1] = self._encode(turn[:-1], form)
         else:
             out.append(self._encode(generation_turn(self.profile, self.thinking), form))
