@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 ToolStyle = Literal["typescript", "typescript_flat", "typescript_loose", "compact_json", "spaced_json", "headed_json", "omitted"]
 HistoryReasoning = Literal["kept", "dropped", "all"]
@@ -77,6 +77,10 @@ class PromptForm:
     def name(self) -> str:
         return form_name(self.tools, self.history)
 
+    def changed(self, **values: Any) -> PromptForm:
+        """The form with other values of some of its factors."""
+        return replace(self, **values)
+
 
 _ATTRIBUTES = {
     "reasoning": "history_reasoning",
@@ -107,13 +111,15 @@ def form_of(name: str) -> PromptForm | None:
         prefix, _, value = word.partition("_")
         if form is None or prefix not in _ATTRIBUTES or value not in _VALUES[prefix]:
             return None
-        form = replace(form, **{_ATTRIBUTES[prefix]: value})
+        form = form.changed(**{_ATTRIBUTES[prefix]: value})
     return form
 
 
 def _tools_of(word: str) -> PromptForm | None:
     style, *marks = word.split("+")
-    if style not in get_args(ToolStyle) or not {"unwrapped", "strict_added", "strict", "typed", "sorted", "escaped"}.issuperset(marks):
+    if style not in get_args(ToolStyle) or not {"unwrapped", "strict_added", "strict", "typed", "sorted", "escaped"}.issuperset(
+        marks
+    ):
         return None
     strict: Strict = "added" if "strict_added" in marks else "strict" in marks
     keys: KeyOrder = "typed" if "typed" in marks else "sorted" if "sorted" in marks else "as_sent"
@@ -164,7 +170,12 @@ def prior_of_tools(word: str, own_style: str) -> float:
     style = PRIORS["style"]["own" if form.tool_style == own_style else form.tool_style]
     if form.tool_style.startswith("typescript") or form.tool_style == "omitted":
         return style
-    rest = (str(form.wrapped), "wrapped"), (str(form.strict), "strict"), (form.tool_keys, "tool_keys"), (str(form.escaped), "escaped")
+    rest = (
+        (str(form.wrapped), "wrapped"),
+        (str(form.strict), "strict"),
+        (form.tool_keys, "tool_keys"),
+        (str(form.escaped), "escaped"),
+    )
     for value, table in rest:
         style *= PRIORS[table][value] / sum(PRIORS[table].values())
     return style

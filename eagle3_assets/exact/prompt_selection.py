@@ -14,11 +14,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3_assets.exact.hypotheses import NO_TOOLS, Part, PromptCandidate, is_open
+from eagle3_assets.exact.hypotheses import is_open
 from eagle3_assets.exact.prompt_forms import factor_of, prior_of_tools, prior_of_word
+from eagle3_assets.exact.prompt_table import NO_TOOLS, Part, PromptCandidate
 from eagle3_assets.exact.selection import Case
 
-UNKNOWN_FORM = 0.1  # of providers that nothing is known of: 185 of 686 rows of K2-0905 fit no form that explains their provider's month
+UNKNOWN_FORM = (
+    0.1  # of providers that nothing is known of: 185 of 686 rows of K2-0905 fit no form that explains their provider's month
+)
 MEETS_BY_CHANCE = 0.02  # 33 of 250 placebo rows met one of about 20 different counts near the bill, and the nearest count of all
 ASKED = 0.5  # the weight of a word that the request itself asks for, where the provider was only seen unasked
 FORGOTTEN = 1e-5  # the weight of a word that a learned factor does not list

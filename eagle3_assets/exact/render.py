@@ -98,7 +98,13 @@ def tools_turn(profile: Profile, tools: Sequence[Mapping[str, Any]], form: Promp
     if form.tool_style == "omitted":
         return ()
     turn = profile.facts["turn"]
-    return ((turn["other"], True), ("tool_declare", False), (turn["middle"], True), (declaration(tools, form), False), (turn["end"], True))
+    return (
+        (turn["other"], True),
+        ("tool_declare", False),
+        (turn["middle"], True),
+        (declaration(tools, form), False),
+        (turn["end"], True),
+    )
 
 
 def system_turn(profile: Profile, messages: Sequence[Message], form: PromptForm) -> Turn:
@@ -203,7 +209,11 @@ def message_turn(profile: Profile, message: Message, *, keep_reasoning: bool, ar
     if role == "assistant":
         if profile.opened_by != "never":
             reasoning = profile.facts["reasoning"]
-            pieces += [(reasoning["open"], True), (reasoning_of(message) if keep_reasoning else "", False), (reasoning["close"], True)]
+            pieces += [
+                (reasoning["open"], True),
+                (reasoning_of(message) if keep_reasoning else "", False),
+                (reasoning["close"], True),
+            ]
         pieces.append((content, False))
         if message.get("tool_calls"):
             pieces += _tool_section(profile, message["tool_calls"], arguments)

@@ -124,7 +124,7 @@ def request_oddities(request: Mapping[str, Any]) -> list[str]:
     reasoning = request.get("reasoning")
     if request.get("tool_choice") == "none" and declared_tools(request):
         found.append('tool_choice "none": some servers leave the tools out of the prompt')
-    if isinstance(reasoning, Mapping) and reasoning.get("exclude") is True or request.get("include_reasoning") is False:
+    if (isinstance(reasoning, Mapping) and reasoning.get("exclude") is True) or request.get("include_reasoning") is False:
         found.append("reasoning is excluded from the answer: it was billed and cannot be rebuilt")
     if prefilled(messages):
         found.append("the last message is the beginning of the answer: servers continue it or answer it")
@@ -136,7 +136,9 @@ def request_oddities(request: Mapping[str, Any]) -> list[str]:
         found.append("a message has a name: gateways drop it or put it in front of the content")
     if any(message.get("role") == "developer" for message in messages if isinstance(message, Mapping)):
         found.append("a message of role developer: gateways make it system or user")
-    if any(isinstance(message.get("content"), list | tuple) and any(_is_media(p) for p in message["content"]) for message in messages):
+    if any(
+        isinstance(message.get("content"), list | tuple) and any(_is_media(p) for p in message["content"]) for message in messages
+    ):
         found.append("a message holds an image: its ids cannot be rebuilt")
     return found
 

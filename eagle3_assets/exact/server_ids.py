@@ -63,7 +63,9 @@ def from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: s
     reasons += [f"prompt: {prompt.fault}"] if prompt.fault and not prompt.fault.startswith("prompt_") else []
     reasons += [prompt.fault] if prompt.fault and prompt.fault.startswith("prompt_") else []
     foreign = any(token >= case.profile.n_vocab for token in (*output, *prompt.best.ids))
-    reasons += [f"grammar: an id is outside the vocabulary of {case.profile.name}; wrong tokenizer?"] if foreign else attempt.reasons
+    reasons += (
+        [f"grammar: an id is outside the vocabulary of {case.profile.name}; wrong tokenizer?"] if foreign else attempt.reasons
+    )
     if fields.billed_completion is not None and fields.billed_completion != len(output):
         reasons.append(f"completion_equals_bill: {len(output)} ids, billed {fields.billed_completion}")
     evidence = {"basis": "server_ids", "prompt_basis": prompt.basis, **({} if foreign else attempt.evidence)}

@@ -54,7 +54,9 @@ def test_the_files_are_those_that_the_claims_are_about() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_true_prompt_is_among_the_candidates_of_a_mode_that_the_request_leaves_open(k25: Profile, row: dict[str, Any]) -> None:
+def test_the_true_prompt_is_among_the_candidates_of_a_mode_that_the_request_leaves_open(
+    k25: Profile, row: dict[str, Any]
+) -> None:
     modes = dict(thinking_prior(row["request"], k25))
     held = [mode for mode in modes if true_prompts(row, enumerate_prompts(k25, row["request"], thinking=mode))]
     assert held and max(modes[mode] for mode in held) >= 0.02

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.exact import segments
-from eagle3_assets.exact.hypotheses import enumerate_prompts, number_calls, prompt_counts, rendered_prompts
+from eagle3_assets.exact.hypotheses import enumerate_prompts, prompt_counts, rendered_prompts
 from eagle3_assets.exact.prompt_forms import PRIORS, PromptForm, factor_of, form_of, prior_of_tools, prior_of_word, tool_forms
+from eagle3_assets.exact.prompt_space import number_calls
 from eagle3_assets.exact.render import declaration, render_text
 from eagle3_assets.exact.request_facts import declared_tools
 from eagle3_assets.exact.tokenizer import Profile, load_profile
@@ -21,7 +22,9 @@ from eagle3_assets.exact.tools_ts import declare_tools
 from eagle3_assets_tests.conftest import shared_data
 from eagle3_assets_tests.exact.conftest import needs
 
-TEXTS = st.lists(st.sampled_from(["a", "Bob", " ", "\n", "é", "<think>", "[EOS]", "<|im_end|>", "1.", "{", "你"]), max_size=6).map("".join)
+TEXTS = st.lists(
+    st.sampled_from(["a", "Bob", " ", "\n", "é", "<think>", "[EOS]", "<|im_end|>", "1.", "{", "你"]), max_size=6
+).map("".join)
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string", "description": "A <tag>.\nTwo"}, "a": {"type": "integer"}}}
 TOOL = {"type": "function", "function": {"name": "run", "description": "Run it.\nNow", "strict": True, "parameters": SCHEMA}}
 
@@ -62,7 +65,9 @@ def whole(profile: Profile, request: dict[str, Any], form: PromptForm, thinking:
 def test_joined_turns_are_the_ids_of_the_whole_text(request_: dict[str, Any], thinking: bool, random: Any) -> None:
     profile = load_profile("kimi-mini")
     candidates = enumerate_prompts(profile, request_, thinking=thinking)
-    assert len({candidate.ids for candidate in candidates}) == len(candidates), "forms that lead to the same ids are one candidate"
+    assert len({candidate.ids for candidate in candidates}) == len(candidates), (
+        "forms that lead to the same ids are one candidate"
+    )
     for candidate in random.sample(candidates, min(8, len(candidates))):
         assert candidate.count == len(candidate.ids)
         name = random.choice(candidate.forms)

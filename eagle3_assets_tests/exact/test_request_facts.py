@@ -37,7 +37,9 @@ ON: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize(("request_", "mode"), [*((r, False) for r in OFF), *((r, True) for r in ON)])
-def test_every_spelling_is_understood_also_under_extra_body(mini: Profile, request_: dict[str, Any], mode: bool, inside: bool) -> None:
+def test_every_spelling_is_understood_also_under_extra_body(
+    mini: Profile, request_: dict[str, Any], mode: bool, inside: bool
+) -> None:
     request_ = {"extra_body": request_} if inside else request_
     (first, share), (second, rest) = thinking_prior(request_, mini, default=not mode)
     assert (first, second) == (mode, not mode) and share > 0.9 and share + rest == pytest.approx(1.0)

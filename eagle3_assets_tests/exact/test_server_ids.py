@@ -147,6 +147,8 @@ def test_the_variants_of_qwen3_share_its_tokenizer_and_not_its_mode(tmp_path: Pa
     folder = needs(shared_data() / "tokenizers")
     plain, instruct, thinker = (load_profile(n, folder) for n in ("qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507"))
     messages = [{"role": "user", "content": "q"}]
-    first = [enumerate_prompts(p, {"messages": messages}, thinking=p.opened_by != "never")[0].ids for p in (plain, instruct, thinker)]
+    first = [
+        enumerate_prompts(p, {"messages": messages}, thinking=p.opened_by != "never")[0].ids for p in (plain, instruct, thinker)
+    ]
     assert first[0] == first[1] and first[2] == (*first[0], plain.think_open, *plain.encode("\n"))
     assert plain.tokenizer_sha256 == instruct.tokenizer_sha256 and (instruct.opened_by, thinker.opened_by) == ("never", "prompt")
