@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 ToolStyle = Literal["typescript", "typescript_flat", "typescript_loose", "compact_json", "spaced_json", "headed_json", "omitted"]
 HistoryReasoning = Literal["kept", "dropped", "all"]
@@ -77,6 +77,10 @@ class PromptForm:
     def name(self) -> str:
         return form_name(self.tools, self.history)
 
+    def changed(self, **values: Any) -> PromptForm:
+        """The form with other values of some of its factors."""
+        return replace(self, **values)
+
 
 _ATTRIBUTES = {
     "reasoning": "history_reasoning",
@@ -107,7 +111,7 @@ def form_of(name: str) -> PromptForm | None:
         prefix, _, value = word.partition("_")
         if form is None or prefix not in _ATTRIBUTES or value not in _VALUES[prefix]:
             return None
-        form = replace(form, **{_ATTRIBUTES[prefix]: value})
+        form = form.changed(**{_ATTRIBUTES[prefix]: value})
     return form
 
 

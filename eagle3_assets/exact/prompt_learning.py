@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle3_assets.exact import learning
-from eagle3_assets.exact.hypotheses import NO_TOOLS, Part, PromptTable, WholeTable
 from eagle3_assets.exact.observations import Observation
 from eagle3_assets.exact.prompt_forms import FACTORS, USUAL, form_name, form_of, prior_of_tools, prior_of_word
+from eagle3_assets.exact.prompt_table import NO_TOOLS, Part, PromptTable, WholeTable
 
 DECIDING_ROWS, WINS, EXPLAINS, CONSTANT = 8, 0.95, 0.80, 0.95
 # Fewer bills than this fit: the prompts are of no form that we know (13 % meet one by chance, recorded-traffic.md cause 11)
@@ -34,7 +34,7 @@ STUB = 3
 PRIOR_ROWS = 1.0  # the weight of a prior, in rows
 KEPT_FORMS, KEPT_WEIGHT = 12, 1e-4
 NEVER = -(10**6)  # a count that no bill has
-MOST_FORMS = 4000
+MOST_FORMS, LIKELIEST_FORMS = 4000, 64
 # How likely a row's bill is met by its provider's form, and by another one
 MET, MISSED = 0.95, 0.10
 Ints = npt.NDArray[np.int64]
@@ -60,10 +60,10 @@ def decide_prompt(rows: Sequence[Observation]) -> dict[str, Any]:
         return _verdict(None, 0, [], {}, {}, 0, 0, False, None)
     grid = _grid(counted)
     apart = grid.billed[:, None] - grid.counts
-    offset = _offset(apart)
+    prior = np.array([_prior(words) for words in grid.forms])
+    offset = _offset(apart, prior)
     hits = apart == offset
     won = hits.sum(axis=0)
-    prior = np.array([_prior(words) for words in grid.forms])
     winner = int(np.lexsort((prior, won))[-1])
     mine = (hits[:, [winner]] & ~hits).sum(axis=0)
     theirs = (hits & ~hits[:, [winner]]).sum(axis=0)
@@ -71,7 +71,7 @@ def decide_prompt(rows: Sequence[Observation]) -> dict[str, Any]:
     told = (grid.codes != grid.codes[:, [winner]]).any(axis=0)
     ruled_out, factors = _by_factor(grid, winner, out, told, mine, theirs)
     explained = int(hits[:, ~out].any(axis=1).sum())
-    why = _hopeless(apart[:, winner], explained, len(counted))
+    why = _hopeless(offset, explained, len(counted))
     decided = why is None and explained >= EXPLAINS * len(counted) and not (~out & told).any()
     order = np.lexsort((prior, won))[::-1][:KEPT_FORMS]
     best = {form_name(grid.forms[k][0], grid.forms[k][1:]): int(won[k]) for k in order.tolist() if won[k]}
@@ -87,10 +87,16 @@ def change_point(rows: Sequence[Observation]) -> int | None:
         return None
     grid = _grid([rows[k] for k in at])
     apart = grid.billed[:, None] - grid.counts
-    scores = [np.where(apart == offset, np.log(MET), np.log(MISSED)) for offset in range(-STUB, STUB + 1)]
-    table = np.unique(np.concatenate(scores, axis=1).astype(np.float32), axis=1)
+    hits = np.concatenate([_distinct(apart == offset) for offset in range(-STUB, STUB + 1)], axis=1)
+    table = np.where(hits, np.float32(np.log(MET)), np.float32(np.log(MISSED)))
     found = _change(table)
     return None if found is None else at[found]
+
+
+def _distinct(hits: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The columns, each pattern once."""
+    _, first = np.unique(np.packbits(hits, axis=0), axis=1, return_index=True)
+    return hits[:, first]
 
 
 def _change(table: npt.NDArray[np.float32]) -> int | None:
@@ -128,20 +134,26 @@ def _verdict(
 
 
 # ---------------------------------------------------------------------------------------------------- the rule
-def _offset(apart: Ints) -> int:
-    """The constant between bills and counts: none, unless one explains clearly more."""
+def _offset(apart: Ints, prior: npt.NDArray[np.float64]) -> int:
+    """The constant between bills and counts: none, unless one explains clearly more. A large one counts only where nothing small fits and
+    nearly all rows have it."""
     met = {offset: int((apart == offset).sum(axis=0).max()) for offset in range(-STUB, STUB + 1)}
     best = max(met, key=lambda offset: (met[offset], -abs(offset)))
-    return best if met[best] >= met[0] + max(DECIDING_ROWS, len(apart) // 10) else 0
+    rows = len(apart)
+    if rows >= DECIDING_ROWS and met[best] < HOPELESS * rows:
+        for form in np.argsort(-prior, kind="stable")[:LIKELIEST_FORMS].tolist():
+            constant, count = Counter(apart[:, form].tolist()).most_common(1)[0]
+            if count >= CONSTANT * rows:
+                return int(constant)
+    return best if met[best] >= met[0] + max(DECIDING_ROWS, rows // 10) else 0
 
 
-def _hopeless(apart: Ints, explained: int, rows: int) -> str | None:
-    if rows < DECIDING_ROWS or explained >= HOPELESS * rows:
-        return None
-    constant, count = Counter(apart.tolist()).most_common(1)[0]
-    if count >= CONSTANT * rows:
-        return f"prompt: {constant:+d} tokens in every prompt, whose text is not known"
-    return f"prompt: {explained} of {rows} bills fit a form of the request"
+def _hopeless(offset: int, explained: int, rows: int) -> str | None:
+    if abs(offset) > STUB:
+        return f"prompt: {offset:+d} tokens in every prompt, whose text is not known"
+    if rows >= DECIDING_ROWS and explained < HOPELESS * rows:
+        return f"prompt: {explained} of {rows} bills fit a form of the request"
+    return None
 
 
 def _by_factor(

@@ -14,8 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3_assets.exact.hypotheses import NO_TOOLS, Part, PromptCandidate, is_open
+from eagle3_assets.exact.hypotheses import is_open
 from eagle3_assets.exact.prompt_forms import factor_of, prior_of_tools, prior_of_word
+from eagle3_assets.exact.prompt_table import NO_TOOLS, Part, PromptCandidate
 from eagle3_assets.exact.selection import Case
 
 UNKNOWN_FORM = (

@@ -178,7 +178,7 @@ def _render_own_template(
     for message in [bend_message(message, form) for message in messages]:
         plain = {key: value for key, value in message.items() if key in ("role", "name", "tool_call_id")}
         plain["content"] = _content(message.get("content"))
-        if form.history_reasoning != "dropped" and reasoning_of(message):
+        if form.history_reasoning != "dropped" and profile.opened_by != "never" and reasoning_of(message):
             plain["reasoning_content"] = reasoning_of(message)
         if message.get("tool_calls"):
             plain["tool_calls"] = [_history_call(call, form.arguments) for call in message["tool_calls"]]
@@ -187,7 +187,8 @@ def _render_own_template(
     switches: dict[str, bool] = {}
     if "switch" in profile.facts["template"] and profile.facts["reasoning"].get("instant"):
         switches[str(profile.facts["template"]["switch"])] = thinking
-    return render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switches)
+    text = render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switches)
+    return text + str(profile.facts["template"].get("generation_suffix", "")) if add_generation_prompt else text
 
 
 def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Belongs here: what makes returned ids evidence (exactness.md 2d), those of a pro
 answers without any ids (`reconstruct.py`).
 
 Output ids prove a completion, never its prompt. The prompt is proven by the server's own prompt ids that equal a rendering of the request, or
-by a bill that one distinct rendering alone meets. Else all that the wire leaves open stay as survivors.
+by a bill that one distinct rendering alone meets. Else all that the wire leaves open stay as survivors. An import of output ids alone has
+the model's own rendering for its prompt, as an import of text has: grade I, for whoever trusts its source.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from eagle3_assets.exact.reconstruction import MAX_SURVIVORS, Reconstruction, pr
 from eagle3_assets.exact.selection import Case
 from eagle3_assets.exact.wire_text import canonical_fields, matching_spacing
 
-P_SERVER_IDS = 0.9995
+P_SERVER_IDS, P_IMPORTED = 0.9995, 0.95
 NAMED_FORMS = 6
 OWN_SERVERS = ("engine", "import")  # a server of the user's own, or rows that somebody made with one
 
@@ -80,6 +81,9 @@ def from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: s
     if prompt.basis == "server_ids" or _proven(case, prompt):
         counts = (tried, 1, 1)
         return result(case, prompt.best.ids, output, "A0", P_SERVER_IDS, residual, counts, (), evidence)
+    if case.source == "import" and prompt.basis == "template":
+        counts = (tried, 1, 1)
+        return result(case, prompts[0].ids, output, "I", P_IMPORTED, residual, counts, (), evidence)
     return _unproven(case, prompt, output, residual, tried, evidence)
 
 
