@@ -11,7 +11,7 @@ they may. Each mode moves prompt and completion together, so the two bills tell 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.exact.request_facts import thinking_prior
@@ -20,23 +20,28 @@ from eagle3_assets.wire.fields import Fields
 
 # The opening marker of the prompt billed as output: Moonshot AI and AtlasCloud of some 20 recorded endpoints (all 13 of their K2.5 rows)
 BILLS_PREFILL = 0.1
+# Reasoning billed beside the completion: one public report of some sixty
+BILLS_APART = 0.02
 # A thinking model that answers without any reasoning: closes at once, or (where it opens itself) never opens
 NO_REASONING = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """`prompt`: the prompt asks for reasoning; `turn`: the completion holds it; `prefill`: ids of the prompt that are billed as output."""
+    """`prompt`: the prompt asks for reasoning; `turn`: the completion holds it; `prefill`: ids of the prompt that are billed as output.
+    `apart`: the completion's bill leaves the reasoning out, which is billed beside it (maple#824)."""
 
     prompt: bool
     turn: bool
     prefill: int
     prior: float
+    apart: bool = False
 
     @property
     def words(self) -> str:
         thinking = "with thinking" if self.turn else "without thinking"
-        return thinking + (", its opening marker billed as output" if self.prefill else "")
+        billed = ", its opening marker billed as output" if self.prefill else ", its reasoning billed apart" if self.apart else ""
+        return thinking + billed
 
 
 def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, default: bool = True) -> list[Mode]:
@@ -56,10 +61,12 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
         bare = 0.0 if has_reasoning else asked * (1 - NO_REASONING)
         modes = [Mode(True, True, 0, asked if has_reasoning else asked * NO_REASONING), Mode(True, False, 0, bare)]
         silent = (1 - asked) * (NO_REASONING if has_reasoning else 1.0)
+    if fields.billed_reasoning and has_reasoning:
+        modes.append(Mode(True, True, 0, modes[0].prior * BILLS_APART, apart=True))
     if instant:
         modes.append(Mode(False, False, 0, silent))
     total = sum(mode.prior for mode in modes) or 1.0
-    ranked = [Mode(m.prompt, m.turn, m.prefill, m.prior / total) for m in modes if m.prior > 0]
+    ranked = [replace(mode, prior=mode.prior / total) for mode in modes if mode.prior > 0]
     return sorted(ranked, key=lambda mode: -mode.prior)
 
 

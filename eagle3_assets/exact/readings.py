@@ -154,7 +154,7 @@ def _unlearned() -> tuple[Reading, ...]:
         ((lead, trail, KEEP, KEEP), 0.02),
         ((lead, trail, JOIN, KEEP), 0.01),
         ((lead, trail, lead, trail), 0.05),
-        ((KEEP, KEEP, lead, trail), 0.01),
+        ((KEEP, KEEP, lead, trail), 0.02),
     )
     return tuple(Reading(edges, billing, share * part) for edges, share in spacings for billing, part in BILLING_SHARES)
 

@@ -43,6 +43,7 @@ from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, devi
 from eagle3_assets.exact.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
+from eagle3_assets.exact.witnesses import mute_edges
 from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
@@ -144,6 +145,11 @@ def _attempts(
                 text.count(text.lead, text.trail)
         except ExactError as error:
             return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
+        if case.wire and mute_edges(profile, fields, _standing(frames[0])):
+            case = replace(
+                case, wire=None
+            )  # a witness that is silent where the texts begin: what was learned is not believed against it
+            frames = frames_of(case)
         chosen = select(case, frames) if case.billed else NOTHING
         chosen_prompts, odd_prompt = _prompts_left(case, prompts)
         out.append(Attempt(case, frames, chosen, prompts, chosen_prompts, odd_prompt, no_prompt))
@@ -298,7 +304,7 @@ def _evidence(
         "leaked": bool(way and way.frame.leaked),
         "reasoning_closed": found.parts.closed,
         "counts_end": way.constant >= 0 if way else True,
-        "reasoning_apart": bool(case.window.get("reasoning_apart")),
+        "reasoning_apart": bool(case.mode.apart or case.window.get("reasoning_apart")),
         "convention": {"completion": convention, "prompt": offset},
         "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
@@ -338,6 +344,9 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     p = share * found.p
     if found.witness == "logprobs" and share > B1_FLOOR:
         return "A1", p
+    if case.mode.apart and case.window and not case.window.get("reasoning_apart"):
+        reasons.append("it fits if the reasoning is billed apart, which the provider's other answers do not show")
+        return "C1", 0.5 * p
     if chosen.contradicted or attempt.odd_prompt:
         reasons.append("the provider's wire profile does not fit this row, another reading does")
         return "C1", 0.5 * p
@@ -357,7 +366,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
         return "C1", 0.9 * p
     unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
     if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
-        reasons.append(_open_question(case, distinct, p, unseen))
+        reasons.append(_open_question(case, found.parts, distinct, p, unseen))
         return "C1", p
     if way and (
         way.frame.leaked
@@ -368,8 +377,10 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, distinct: int, p: float, unseen: float) -> str:
+def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float) -> str:
     """Why a row that fits is no better than C1."""
+    if case.fields.logprobs and mute_edges(case.profile, case.fields, attempt_parts):
+        return "open: the log-probabilities say nothing of the ids with which the texts begin"
     if not case.window:
         return "open: nothing was learned of this provider"
     if not case.decided:

@@ -94,11 +94,9 @@ class Case:
     @property
     def billed(self) -> int | None:
         """The completion's bill, with the reasoning where the provider bills it apart (maple#824)."""
-        billed, apart = (
-            self.fields.billed_completion,
-            self.fields.billed_reasoning if self.window.get("reasoning_apart") else None,
-        )
-        return billed if billed is None else billed + (apart or 0)
+        billed = self.fields.billed_completion
+        apart = self.mode.apart or self.window.get("reasoning_apart")
+        return billed + (self.fields.billed_reasoning or 0) * bool(apart) - self.mode.prefill if billed else billed
 
     @property
     def hopeless(self) -> str | None:

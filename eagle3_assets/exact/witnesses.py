@@ -18,7 +18,7 @@ from typing import Any
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.grammar import GrammarError, Ids, Parts, split
+from eagle3_assets.exact.grammar import GrammarError, Ids, Parts, assemble, split
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import matching_spacing
 
@@ -150,6 +150,20 @@ def witnessed_share(ids: Sequence[int], told: Told) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------- holes
+def mute_edges(profile: Profile, fields: Fields, parts: Parts) -> bool:
+    """Whether entries for the whole completion are holes where its texts begin: the very ids that the bill cannot tell (` 🌟` and `🌟` have
+    one count) were lost or taken out, so such an answer is not like the others of its provider."""
+    if not fields.logprobs:
+        return False
+    ids = assemble(profile, parts)
+    begins = {int(parts.opened)} if parts.reasoning else set()
+    if parts.content:
+        begins.add(int(parts.opened) + len(parts.reasoning) + int(parts.closed))
+    told = whole_completions(profile, entry_ids(profile, fields.logprobs), ended=parts.ended)
+    whole = [one for one in told if len(one) == len(ids)]
+    return bool(whole) and any(all(one[k] is None for one in whole) for k in begins)
+
+
 def open_holes(profile: Profile, ids: Ids, told: Told) -> list[int]:
     """The positions that `told` neither names nor pins, for a completion that agrees with it.
 
