@@ -434,6 +434,11 @@ class Campaign(_Table):
         return self.campaign.name
 
     @property
+    def rents(self) -> bool:
+        """Whether any dataset is answered through OpenRouter. Where none is, nobody is listed, piloted or paid, and no key is read."""
+        return any(d.backend == "openrouter" for d in self.dataset)
+
+    @property
     def layers(self) -> tuple[int, int, int]:
         """(low, mid, high) as E_k."""
         n = self.target.num_hidden_layers

@@ -166,7 +166,7 @@ def _probe(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[V
 
 def _endpoints(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     found = read_json(store.endpoints)
-    return invariants.judge_endpoints(found["eligible"], found["refused"])
+    return invariants.judge_endpoints(found["eligible"], found["refused"], needed=campaign.rents)
 
 
 def _prompts(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:

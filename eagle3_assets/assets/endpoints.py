@@ -14,7 +14,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect import routing
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.resources.openrouter import OpenRouterResource
-from eagle3_assets.store import commit, write_json
+from eagle3_assets.store import Store, commit, write_json
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -29,13 +29,10 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     )
     async def endpoints(context: dg.AssetExecutionContext, openrouter: OpenRouterResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with stage(context, campaign) as store:
-            servers = openrouter.servers(campaign, store)
-            async with aiohttp.ClientSession() as session:
-                snapshot = await routing.fetch_endpoints(session, servers.base_url or "", campaign.target.model)
-            if servers.api_key is not None:  # a server that knows the key from other requests may put it anywhere
-                snapshot = json.loads(servers.api_key.hide_in(json.dumps(snapshot).encode()))
+            snapshot = await _listing(campaign, store, openrouter) if campaign.rents else routing.NOBODY_ASKED
             resolved = routing.resolve(campaign, snapshot)
-            routing.require_eligible(resolved)
+            if campaign.rents:
+                routing.require_eligible(resolved)
             write_json(
                 store.endpoints,
                 {
@@ -60,7 +57,19 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     return [endpoints]
 
 
+async def _listing(campaign: Campaign, store: Store, openrouter: OpenRouterResource) -> dict[str, Any]:
+    servers = openrouter.servers(campaign, store)
+    async with aiohttp.ClientSession() as session:
+        snapshot = await routing.fetch_endpoints(session, servers.base_url or "", campaign.target.model)
+    if servers.api_key is None:
+        return snapshot
+    # a server that knows the key from other requests may put it anywhere
+    return dict(json.loads(servers.api_key.hide_in(json.dumps(snapshot).encode())))
+
+
 def endpoint_table(resolved: routing.Routing, pilot: Mapping[str, Any] | None = None) -> dg.MetadataValue:
     """One row an endpoint: what it is, what it costs (USD per million tokens), whether it is taken, what the pilot saw."""
     rows = routing.routing_table(resolved, pilot)
+    if not rows:  # Dagster has no table without rows
+        return dg.MetadataValue.text("no endpoint was listed: no dataset is answered through OpenRouter")
     return dg.MetadataValue.table([dg.TableRecord({k: "" if v is None else v for k, v in row.items()}) for row in rows])

@@ -16,6 +16,9 @@ from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.resources.openrouter import OpenRouterResource
 from eagle3_assets.store import Store, commit, read_committed, write_json
 
+# pilot.json of a campaign that rents no answer: there is nobody to try
+NOBODY_ASKED: dict[str, Any] = {"endpoints": {}, "answers": 0, "lengths": {}, "spent_usd": 0.0}
+
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     paid = [d.name for d in campaign.dataset if d.backend == "openrouter"]
@@ -32,31 +35,11 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         "profiles. Resumes; never buys an answer twice.",
     )
     async def pilot(context: dg.AssetExecutionContext, openrouter: OpenRouterResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.collect.pilot import run_pilot
-        from eagle3_assets.exact.tokenizer import load_profile
-        from eagle3_assets.prompts.file import read_prompts
-
         with stage(context, campaign) as store:
             gate.require_probe(campaign, store)
-            servers = openrouter.servers(campaign, store)
             inputs = lineage.pilot_inputs(campaign, store)
             snapshot = read_committed(store.endpoints, made_by="endpoints")["snapshot"]
-            profile = load_profile(campaign.target.profile)
-            stop = asyncio.Event()
-            with stopping_on_signals(stop), open_ledger(campaign, store, pilot_limit(campaign, store)) as ledger:
-                found = await run_pilot(
-                    campaign,
-                    {name: read_prompts(store.prompts(name), with_reserve=True) for name in paid},
-                    servers=servers,
-                    ledger=ledger,
-                    # the policy alone: whom an earlier pilot spoke against is asked again
-                    routing=routes.resolve(campaign, snapshot),
-                    folder=store.pilot_dir,
-                    stop=stop,
-                    count_tokens=lambda text: len(profile.encoding.encode_ordinary(text)),
-                )
-            if stop.is_set():
-                raise dg.DagsterExecutionInterruptedError()
+            found = await _ask(campaign, store, openrouter, snapshot) if paid else dict(NOBODY_ASKED)
             found["wire_profiles"] = first_wire_profiles(campaign, store)
             resolved = routes.resolve(campaign, snapshot, pilot=found, wire_profiles=found["wire_profiles"])
             found["routing"] = routes.routing_table(resolved, found)
@@ -68,6 +51,32 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
             return dg.MaterializeResult(metadata=described(shown, routing=table, file=store.pilot, digest=manifest.digest))
 
     return [pilot]
+
+
+async def _ask(campaign: Campaign, store: Store, openrouter: OpenRouterResource, snapshot: dict[str, Any]) -> dict[str, Any]:
+    from eagle3_assets.collect.pilot import run_pilot
+    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.prompts.file import read_prompts
+
+    paid = [d.name for d in campaign.dataset if d.backend == "openrouter"]
+    profile = load_profile(campaign.target.profile)
+    servers = openrouter.servers(campaign, store)
+    stop = asyncio.Event()
+    with stopping_on_signals(stop), open_ledger(campaign, store, pilot_limit(campaign, store)) as ledger:
+        found = await run_pilot(
+            campaign,
+            {name: read_prompts(store.prompts(name), with_reserve=True) for name in paid},
+            servers=servers,
+            ledger=ledger,
+            # the policy alone: whom an earlier pilot spoke against is asked again
+            routing=routes.resolve(campaign, snapshot),
+            folder=store.pilot_dir,
+            stop=stop,
+            count_tokens=lambda text: len(profile.encoding.encode_ordinary(text)),
+        )
+    if stop.is_set():
+        raise dg.DagsterExecutionInterruptedError()
+    return found
 
 
 def first_wire_profiles(campaign: Campaign, store: Store) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def require_ready(campaign: Campaign, until: str | None) -> None:
     """
     reached = STAGES.index(until) if until else len(STAGES)
     looks: list[Callable[[], Finding]] = [lambda: _tokenizer(campaign)]
-    if reached >= STAGES.index("endpoints"):
+    if campaign.rents and reached >= STAGES.index("endpoints"):
         looks.append(lambda: _key(campaign, False))
     if reached >= STAGES.index("prompts"):
         store = Store.of(campaign)
@@ -176,6 +176,8 @@ def _tokenizer(campaign: Campaign) -> Finding:
 def _key(campaign: Campaign, network: bool) -> Finding:
     if campaign.server.kind == "embedded":
         return Finding("key", "ok", "not needed: the server is embedded")
+    if not campaign.rents:
+        return Finding("key", "ok", "not needed: no dataset is answered through OpenRouter")
     from eagle3_assets.collect.account import read_account
     from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url
 
@@ -220,6 +222,8 @@ async def ask_key(base_url: str, key: ApiKey) -> KeyFacts:
 
 
 def _approval(campaign: Campaign, store: Store) -> Finding:
+    if not campaign.rents:
+        return Finding("approval", "ok", "not needed: no dataset is answered through OpenRouter")
     try:
         return Finding("approval", "ok", f"answers may spend {planning.approved_usd(campaign, store):g} USD")
     except Eagle3Error as error:

@@ -79,7 +79,7 @@ TABLE: dict[str, Handling] = {
     "server_error": Handling("failed", "transient", "free", "retry"),
     "provider_down": Handling("failed", "transient", "free", "retry"),
     # The provider's own account or key was refused, not ours (design rule 15): others may still answer.
-    "provider_refused": Handling("failed", "transient", "free", "retry", systematic=True),
+    "provider_refused": Handling("failed", "transient", "free", "retry"),
     "overloaded": Handling("failed", "transient", "free", "slow"),
     # a whole body that is no usable answer
     "error_finish": Handling("failed", "transient", "free", "retry"),

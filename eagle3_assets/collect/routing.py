@@ -31,6 +31,7 @@ from eagle3_assets.store import Store, manifest_path, read_committed
 
 PER_MILLION = 10**6
 LISTING_BYTES = 16 << 20
+NOBODY_ASKED: dict[str, Any] = {"data": {"endpoints": []}}  # the listing of a campaign that rents no answer
 # What a quantization of the allow-list also covers (contract 1.2).
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 # Sent with every request; with require_parameters an endpoint that lists parameters must list these (contract 1.1, 1.7).

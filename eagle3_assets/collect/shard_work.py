@@ -20,6 +20,7 @@ from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.turns import SEVERAL, given_turn, next_turn
 from eagle3_assets.store import read_json, write_json
+from eagle3_assets.wire.declared import declared_tools
 
 Key = tuple[str, int]
 REQUEUED = "requeued.json"  # beside the segments of a shard's journal
@@ -53,7 +54,9 @@ class ShardResult:
     will not be asked again; `missing` will, by the next run.
 
     `ambiguous` counts journal records whose answer was lost; `cost_usd` is the settled money of the whole journal, earlier runs
-    included; `reasons` says why turns failed or are missing (`not_asked`, `earlier_turn` for what a chain could not reach).
+    included; `reasons` says why turns failed or are missing (`not_asked`, `earlier_turn` for what a chain could not reach), and how many
+    turns a chain's answers made pointless (`chain_ended`: other calls than the source has results for; `undeclared_tool`: the answer
+    calls a tool that nobody declared, so a name was lost on the way or made up).
     """
 
     dataset: str
@@ -94,6 +97,7 @@ class ShardWork:
     _pending: dict[Key, Prompt] = field(default_factory=dict)
     _failed: dict[Key, Prompt] = field(default_factory=dict)
     _finished: set[Key] = field(default_factory=set)
+    _ended: dict[Key, tuple[str, int]] = field(default_factory=dict)  # chains: last turn -> why nothing follows, turns not asked
     _idle: set[Key] = field(default_factory=set)  # pending, and nothing more happens to it in this run
     requeued: dict[Key, int] = field(default_factory=dict)  # key -> last attempt that does not count (`eagle3 requeue`)
     missing: int = 0  # turns of `_pending`, counted as they come and go: every answer asks for it
@@ -162,7 +166,10 @@ class ShardWork:
         policy = self.job.dataset.turns
         while prompt.follow_ups and policy in SEVERAL:
             following = given_turn(prompt) if policy == "every" else _next_turn(prompt, self._messages[prompt.key])
+            self._ended.pop(prompt.key, None)  # an answer that was asked for again may go on
             if following is None:  # the model's own answer leaves nothing to go on with
+                if policy == "chain":
+                    self._ended[prompt.key] = _why_ended(prompt, self._messages[prompt.key]), len(prompt.follow_ups)
                 return
             prompt = following
             yield prompt
@@ -206,6 +213,8 @@ class ShardWork:
             state = self._keys.get(prompt.key)
             reasons[(state.reason if state else None) or "not_asked"] += 1
             reasons["earlier_turn"] += _n_turns(self.job, prompt) - 1
+        for why, turns in self._ended.values():
+            reasons[why] += turns
         failed = sum(_n_turns(self.job, p) for p in self._failed.values())
         return ShardResult(
             dataset=self.job.dataset.name,
@@ -249,6 +258,12 @@ def _next_turn(prompt: Prompt, message: dict[str, Any]) -> Prompt | None:
         return next_turn(prompt, message)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
+
+
+def _why_ended(prompt: Prompt, message: dict[str, Any]) -> str:
+    declared = declared_tools({"tools": prompt.tools})
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    return "undeclared_tool" if declared and any(name not in declared for name in names) else "chain_ended"
 
 
 def _n_turns(job: ShardJob, prompt: Prompt) -> int:

@@ -1,25 +1,34 @@
 """Prompt hypotheses: every prompt that a server could have made of a request.
 
-Belongs here: the finite space of prompts (prompt-side.md), their ids, choosing by the bill and by what is known of the provider.
-Does not belong here: completions (`frames.py`, `readings.py`), learning (`prompt_learning.py`), rendering itself (`render.py`).
+Belongs here: asking for them, all or those that a provider's profile leaves open. Does not belong here: the space of prompts
+(`prompt_space.py`), completions (`frames.py`, `readings.py`), learning (`prompt_learning.py`), choosing by the bill
+(`prompt_selection.py`), rendering itself (`render.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from eagle3_assets.exact.render import KeyOrder, PromptForm, ToolStyle, default_form, reasoning_of, render_text
+from eagle3_assets.exact.prompt_forms import PromptForm, form_of
+from eagle3_assets.exact.prompt_space import Messages, Space, prompt_table, render_form
+from eagle3_assets.exact.prompt_table import NO_TOOLS, PromptCandidate, PromptTable
+from eagle3_assets.exact.render import default_form
+from eagle3_assets.exact.request_facts import declared_tools
+from eagle3_assets.exact.segments import encode_whole, joins
 from eagle3_assets.exact.tokenizer import Profile
 
-
-@dataclass(frozen=True, slots=True)
-class PromptCandidate:
-    """One candidate for the prompt: its ids and the names of all forms that lead to them."""
-
-    ids: tuple[int, ...]
-    forms: tuple[str, ...]
+__all__ = [
+    "PromptCandidate",
+    "PromptTable",
+    "enumerate_prompts",
+    "is_open",
+    "likely_prompts",
+    "prompt_counts",
+    "prompt_table",
+    "rendered_prompts",
+]
 
 
 def enumerate_prompts(
@@ -29,16 +38,14 @@ def enumerate_prompts(
     same ids are one candidate. `only`: these forms alone. Raises ExactError where no template is known or a message cannot be
     rendered.
     """
-    messages = request.get("messages") or []
-    tools = request.get("tools") or None
-    texts: dict[str, list[str]] = {}
-    for form in prompt_forms(profile, messages, tools):
-        if only is None or form.name in only:
-            texts.setdefault(_render(profile, messages, tools, thinking, form), []).append(form.name)
-    by_ids: dict[tuple[int, ...], list[str]] = {}
-    for text, names in texts.items():
-        by_ids.setdefault(tuple(profile.encode_prompt(text)), []).extend(names)
-    return [PromptCandidate(ids, tuple(names)) for ids, names in by_ids.items()]
+    found = prompt_table(profile, request, thinking=thinking).candidates()
+    return found if only is None else [candidate for candidate in found if set(only) & set(candidate.forms)]
+
+
+def prompt_counts(profile: Profile, request: Mapping[str, Any], thinking: bool) -> PromptTable:
+    """{form name: number of ids}, with `digests` that tell whether two forms give equal ids, and without the ids: what a learner keeps
+    of an answer. Raises ExactError as `enumerate_prompts` does."""
+    return prompt_table(profile, request, thinking=thinking).without_ids()
 
 
 def rendered_prompts(
@@ -48,118 +55,46 @@ def rendered_prompts(
     None asks for every form. Raises ExactError as `enumerate_prompts` does."""
     if forms is None:
         return {candidate.ids for candidate in enumerate_prompts(profile, request, thinking=thinking)}
-    messages, tools = request.get("messages") or [], request.get("tools") or None
-    for form in prompt_forms(profile, messages, tools):
-        if form.name in forms:
-            return {tuple(profile.encode_prompt(_render(profile, messages, tools, thinking, form)))}
-    return set()
+    form = next((form for name in forms if (form := form_of(_tools_named(name, profile))) is not None), None)
+    if form is None:
+        return set()
+    messages, tools = request.get("messages") or [], declared_tools(request)
+    return {_join(profile, messages, tools, thinking, form)}
 
 
 def likely_prompts(
     profile: Profile, request: Mapping[str, Any], *, thinking: bool, billed: int | None, learned: Mapping[str, Any]
 ) -> list[PromptCandidate]:
-    """The candidates to choose from: where the provider's form is decided and its count is the bill, that one alone (a
-    conversation long as a book is rendered once, not forty times), else all. Raises ExactError as `enumerate_prompts` does."""
-    if learned.get("form") and learned.get("decided") and billed:
-        form = _nearest_form(profile, request, str(learned["form"]))
-        for candidate in enumerate_prompts(profile, request, thinking=thinking, only=[form.name]):
-            if len(candidate.ids) + int(learned.get("offset") or 0) == billed:
-                return [candidate]
-    left_open = open_forms(profile, request, learned)
-    if left_open is not None and billed:
-        left = enumerate_prompts(profile, request, thinking=thinking, only=list(left_open))
-        if any(len(candidate.ids) + int(learned.get("offset") or 0) == billed for candidate in left):
-            return left
-    return enumerate_prompts(profile, request, thinking=thinking)
+    """The candidates to choose from: where a provider's forms are learned and one that is still open meets the bill, those that
+    are open, else all. Raises ExactError as `enumerate_prompts` does."""
+    every = enumerate_prompts(profile, request, thinking=thinking)
+    ruled_out = frozenset(learned.get("ruled_out") or ())
+    if not ruled_out or not billed:
+        return every
+    left = [candidate for candidate in every if is_open(candidate, ruled_out)]
+    offset = int(learned.get("offset") or 0)
+    return left if any(candidate.count + offset == billed for candidate in left) else every
 
 
-def open_forms(profile: Profile, request: Mapping[str, Any], learned: Mapping[str, Any]) -> set[str] | None:
-    """The names, in this conversation, of the forms that a learned stratum leaves open; None where it rules nothing out. A form that
-    changes nothing here goes by the name of the one that it equals, which may be ruled out itself elsewhere."""
-    ruled_out = set(learned.get("ruled_out") or ())
-    if not ruled_out:
-        return None
-    here = {form.name for form in prompt_forms(profile, request.get("messages") or [], request.get("tools") or None)}
-    known = {*(learned.get("forms") or {}), str(learned.get("form"))} - ruled_out
-    return (here - ruled_out) | {_nearest_form(profile, request, name).name for name in known}
+def is_open(candidate: PromptCandidate, ruled_out: frozenset[str]) -> bool:
+    """Whether a form leads to the candidate that holds no word which was ruled out."""
+    ruled_out -= candidate.exempt
+    return any(ruled_out.isdisjoint(words) for words in candidate.words)
 
 
-def _nearest_form(profile: Profile, request: Mapping[str, Any], name: str) -> PromptForm:
-    """What the form `name` is called in this conversation: forms that change nothing in it are left out of `prompt_forms`."""
-    asked = name.replace("+", "/").split("/")
-
-    forms = prompt_forms(profile, request.get("messages") or [], request.get("tools") or None)
-    for form in forms:
-        if form.name == name:
-            return form
-
-    def alike(form: PromptForm) -> tuple[int, int]:
-        words = form.name.replace("+", "/").split("/")
-        return sum(word in asked for word in words), -sum(word not in asked for word in words)
-
-    return max(forms, key=alike)
+def _tools_named(name: str, profile: Profile) -> str:
+    """A name in which no tools are declared, as that of a form."""
+    return name.replace(NO_TOOLS, default_form(profile).tool_style, 1) if name.startswith(NO_TOOLS) else name
 
 
-_JSON_STYLES: tuple[ToolStyle, ...] = ("compact_json", "spaced_json")
-_KEY_ORDERS: tuple[KeyOrder, ...] = ("as_sent", "typed")
-# TypeScript shows neither the strict key nor the order of keys
-_TOOL_FORMS = (
-    PromptForm("typescript"),
-    *(PromptForm(style, strict, keys) for style in _JSON_STYLES for strict in (False, True) for keys in _KEY_ORDERS),
-)
-
-
-def prompt_forms(
-    profile: Profile, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-) -> list[PromptForm]:
-    """The forms that can matter for this conversation (a form that changes nothing in it is left out), the model's own first."""
-    own = default_form(profile)
-    forms = [replace(own, strict=False)]
-    if tools:
-        if any("strict" in tool.get("function", {}) for tool in tools):
-            forms.append(own)
-        forms += [form for form in _TOOL_FORMS if form not in forms]
-    history = [m for m in messages if m.get("role") == "assistant"]
-    if any(reasoning_of(m) for m in history):
-        forms += [replace(form, history_reasoning="dropped") for form in forms]
-    if any(m.get("tool_calls") for m in history):
-        forms += [replace(form, arguments=style) for form in forms for style in ("spaced", "compact")]
-        if _renumbered(profile, messages) != list(messages):
-            forms += [replace(form, tool_ids="renumbered") for form in forms]
-    return forms
-
-
-def _render(
-    profile: Profile,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    thinking: bool,
-    form: PromptForm,
-) -> str:
-    if form.tool_ids == "renumbered":
-        messages = _renumbered(profile, messages)
-    return render_text(profile, messages, tools, thinking=thinking, form=form)
-
-
-def _renumbered(profile: Profile, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with ids counted over the conversation, those of the results renamed with them."""
-    names: dict[Any, str] = {}
-    out: list[Mapping[str, Any]] = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        if isinstance(calls, list | tuple) and calls:
-            anew: list[dict[str, Any]] = []
-            for call in calls:
-                function = call.get("function") if isinstance(call, Mapping) else None
-                name = function.get("name") if isinstance(function, Mapping) else None
-                if not isinstance(name, str):
-                    return list(messages)
-                # every call counts, under whatever id it came
-                renamed = profile.tool_id(name, len(anew) + sum(len(m.get("tool_calls") or ()) for m in out))
-                names[str(call.get("id"))] = renamed
-                anew.append({**call, "id": renamed})
-            message = {**message, "tool_calls": anew}
-        elif message.get("role") == "tool" and str(message.get("tool_call_id")) in names:
-            message = {**message, "tool_call_id": names[str(message["tool_call_id"])]}
-        out.append(message)
-    return out
+def _join(
+    profile: Profile, messages: Messages, tools: Sequence[Mapping[str, Any]] | None, thinking: bool, form: PromptForm
+) -> tuple[int, ...]:
+    request = {"messages": messages, "tools": tools}
+    if profile.facts["template"]["kind"] == "jinja":
+        return tuple(encode_whole(profile, render_form(profile, messages, tools, thinking, form)).ids)
+    space = Space(profile, request, thinking, {})
+    segments = (*space.declared(form), *space.turns(form))
+    if not joins(profile, segments):
+        return tuple(encode_whole(profile, render_form(profile, messages, tools, thinking, form)).ids)
+    return tuple(itertools.chain.from_iterable(segment.ids for segment in segments))

@@ -29,9 +29,9 @@ import numpy.typing as npt
 from eagle3_assets.exact.deviations import odd_share
 from eagle3_assets.exact.edges import EDGES, Mechanism
 from eagle3_assets.exact.habits import TAKEN, Habit, Habits, seldom
-from eagle3_assets.exact.observations import LOW, SPAN, Floats, Observation, field_table, size_table
+from eagle3_assets.exact.observations import ARGUMENTS, LOW, SPAN, Arguments, Floats, Observation, field_table, size_table
 from eagle3_assets.exact.predictive import clears, contradiction, strange_run
-from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Space, joins_at, run_of
+from eagle3_assets.exact.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Possible, Space, joins_at, run_of
 from eagle3_assets.exact.readings import RULED_OUT, RULES, Reading, field_runs
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
@@ -59,11 +59,11 @@ TURNS: tuple[Turn, Turn] = ("text", "calls")
 @dataclass(frozen=True)
 class Verdict:
     """What was learned of one kind of turns in a window. `best` first of `readings` (weights sum to 1); `fits`: rows whose bill is met by
-    the readings that the other half of the rows chose."""
+    the readings that the other half of the rows chose; `arguments_p`: the posterior of each of `ARGUMENTS`."""
 
     readings: tuple[Reading, ...]
-    anew: bool
-    unsure_of_arguments: bool
+    arguments: Arguments
+    arguments_p: tuple[float, ...]
     rows: int
     fits: int
     decided: bool
@@ -117,7 +117,7 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
         rest = target[:, None, None] - (where + LOW)[None, :, None] - (where + LOW)[None, None, :] - LOW
         inside = (rest >= 0) & (rest < SPAN)
         rest = np.clip(rest, 0, SPAN - 1)
-        for s in range(2):
+        for s in range(len(ARGUMENTS)):
             share = np.where(
                 inside,
                 np.take_along_axis(sizes[:, s][:, None, :], rest.reshape(len(rows), 1, -1), axis=2).reshape(rest.shape),
@@ -184,7 +184,7 @@ def one_style(rows: Sequence[Observation]) -> int:
 
 
 def all_sorted(rows: Sequence[Observation]) -> int:
-    """The number of calls with two keys and more where all of them came with sorted keys, 0 where one did not."""
+    """The number of calls that show it where all of them came with sorted keys, 0 where one did not."""
     told = [ordered for row in rows for ordered in row.ordered]
     return len(told) if all(told) else 0
 
@@ -192,12 +192,14 @@ def all_sorted(rows: Sequence[Observation]) -> int:
 def sorts_keys(rows: Sequence[Observation], natural: float) -> bool:
     """Whether a server sorts the keys of arguments: all are sorted, and by itself the model does so in `natural` of its calls only."""
     told = all_sorted(rows)
-    return told >= DECIDING_ROWS and told * math.log(natural) < -SORTING_NATS
+    return told >= FEW_OF_A_KIND and told * math.log(natural) < -SORTING_NATS
 
 
-def may_write_anew(rows: Sequence[Observation]) -> bool:
-    """Whether a server may have written arguments anew: who does shows one style, a model shows several."""
-    return one_style(rows) > 0 and any(row.sizes[0] != row.sizes[1] for row in rows)
+def possible(rows: Sequence[Observation]) -> Possible:
+    """Whether a server may have written arguments anew (who does shows one style, a model shows several), and whether compact ones may be
+    off the encoder's path."""
+    anew = one_style(rows) > 0 and any(row.sizes[0] != row.sizes[1] for row in rows)
+    return anew, any(row.sizes[0] != row.sizes[2] for row in rows)
 
 
 def decide(
@@ -215,17 +217,19 @@ def decide(
     Texts and calls share what is done at the edges, as far as they agree: where two explanations are SPLIT_NATS better than one, each
     kind is judged by itself."""
     turns = np.array([row.section for row in rows], dtype=bool)
-    written_anew = may_write_anew(rows)
-    if 0 < turns.sum() < len(rows) and _disagree(space, table, turns, written_anew):
+    may = possible(rows)
+    if 0 < turns.sum() < len(rows) and _disagree(space, table, turns, may):
         return _apart(rows, space, habits, table, rate, turns, seen=seen)
-    totals = _totals(space, table, turns, written_anew)
+    totals = _totals(space, table, turns, may)
     top = int(totals.argmax())
-    winner, anew = space.reading(top)
+    winner, arguments = space.reading(top)
     differences = _held_out(rows, space, table, turns)
     margins = totals[top] - totals - np.maximum(_loudest(space, table, turns, top), 0.0)
     order = np.argsort(-totals, kind="stable")
-    kept = _kept(rows, space, habits, totals, order, anew)
-    unsure = written_anew and float(margins.reshape(space.joint)[:, :, int(not anew)].min()) < MARGIN_NATS
+    kept = _kept(rows, space, habits, totals, order, arguments)
+    by_arguments = totals.reshape(space.joint).max(axis=(0, 1, 3, 4))
+    likely = np.exp(by_arguments - by_arguments.max())
+    arguments_p = tuple(round(float(p), 6) for p in likely / likely.sum())
     verdicts: dict[Turn, Verdict] = {}
     parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
     missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
@@ -251,7 +255,7 @@ def decide(
             known = ", with the model's known habits" if any(habit.known for habit in habits.values()) else ""
             why = f"{winner.name} fits {fits} of {len(mine)} bills{known}"
         ruled_out = tuple(name for name, margin in differing.items() if margin >= MARGIN_NATS)
-        verdicts[turn] = Verdict(kept, anew, unsure, len(mine), fits, decided, why, differing, ruled_out)
+        verdicts[turn] = Verdict(kept, arguments, arguments_p, len(mine), fits, decided, why, differing, ruled_out)
     return Decision(verdicts, differences)
 
 
@@ -314,9 +318,9 @@ def _invention(
     return None
 
 
-def _totals(space: Space, table: Floats, turns: npt.NDArray[np.bool_], written_anew: bool) -> Floats:
+def _totals(space: Space, table: Floats, turns: npt.NDArray[np.bool_], may: Possible) -> Floats:
     """[joint, flattened] scores of the readings over all answers, less what they cost. `turns`: which answers have calls."""
-    totals = space.together(table[~turns].sum(axis=0), table[turns].sum(axis=0)) - space.costs(written_anew)
+    totals = space.together(table[~turns].sum(axis=0), table[turns].sum(axis=0)) - space.costs(may)
     return np.asarray(totals, dtype=np.float64).reshape(-1)
 
 
@@ -330,14 +334,14 @@ def _loudest(space: Space, table: Floats, turns: npt.NDArray[np.bool_], top: int
     return np.asarray(np.maximum(texts[..., :, None], calls[..., None, :])).reshape(-1)
 
 
-def _disagree(space: Space, table: Floats, turns: npt.NDArray[np.bool_], written_anew: bool) -> bool:
+def _disagree(space: Space, table: Floats, turns: npt.NDArray[np.bool_], may: Possible) -> bool:
     """Whether texts and calls are explained so much better by readings of their own that the edges are not one thing."""
     if min(turns.sum(), (~turns).sum()) < DECIDING_ROWS:
         return False
-    costs = space.costs(written_anew).reshape(*space.joint)
+    costs = space.costs(may).reshape(*space.joint)
     rule = np.diagonal(costs, axis1=3, axis2=4).reshape(space.shape)
     alone = sum(float((part.sum(axis=0).reshape(space.shape) - rule).max()) for part in (table[~turns], table[turns]))
-    return alone - float(_totals(space, table, turns, written_anew).max()) > SPLIT_NATS
+    return alone - float(_totals(space, table, turns, may).max()) > SPLIT_NATS
 
 
 def _apart(
@@ -362,7 +366,7 @@ def _apart(
 
 
 def _kept(
-    rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], totals: Floats, order: Ints, anew: bool
+    rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], totals: Floats, order: Ints, arguments: Arguments
 ) -> tuple[Reading, ...]:
     """The readings that rows are read with: the best, and those near to it, their shares of taken whitespace fitted to the
     answers."""
@@ -370,8 +374,8 @@ def _kept(
     out: list[Reading] = []
     best = float(totals[int(order[0])])
     for k in near:
-        reading, written = space.reading(k)
-        if written == anew and len(out) < KEPT_READINGS:
+        reading, told = space.reading(k)
+        if told == arguments and len(out) < KEPT_READINGS:
             out.append(replace(reading, weight=math.exp(float(totals[k]) - best)))
     whole = sum(reading.weight for reading in out)
     out = [replace(reading, weight=reading.weight / whole) for reading in out if reading.weight >= KEPT_SHARE * whole]
@@ -424,36 +428,36 @@ def _held_out(
 ) -> tuple[Mapping[int, float], ...]:
     """Per answer, how many tokens its bill has more than the readings which the *other half* of the answers chose say, with
     probabilities: a right one says 0. What the wire contradicts is left out, so they may sum to less than one."""
-    written_anew = may_write_anew(rows)
+    may = possible(rows)
     shuffled = np.random.default_rng(len(rows)).permutation(len(rows))
     halves = [(shuffled[::2], shuffled[1::2]), (shuffled[1::2], shuffled[::2])]
     if len(rows) < 4 * DECIDING_ROWS:
         halves = [(shuffled, shuffled)]
     out: list[Mapping[int, float]] = [{}] * len(rows)
     for mine, others in halves:
-        chosen = _nearest(space, _totals(space, table[others], turns[others], written_anew))
+        chosen = _nearest(space, _totals(space, table[others], turns[others], may))
         for k in mine.tolist():
             out[k] = _differences(rows[k], chosen)
     return tuple(out)
 
 
-def _nearest(space: Space, totals: Floats) -> list[tuple[Reading, bool, float]]:
-    """The few readings that are nearest to the best, whether arguments are written anew, and their weights."""
+def _nearest(space: Space, totals: Floats) -> list[tuple[Reading, Arguments, float]]:
+    """The few readings that are nearest to the best, what happens to arguments, and their weights."""
     order = np.argsort(-totals, kind="stable")[:HELD_OUT_READINGS]
     weights = np.exp((totals[order] - totals[order[0]]).astype(np.float64))
     return [(*space.reading(int(k)), float(w)) for k, w in zip(order, weights / weights.sum(), strict=True) if w >= 0.01]
 
 
-def _differences(row: Observation, chosen: Sequence[tuple[Reading, bool, float]]) -> dict[int, float]:
+def _differences(row: Observation, chosen: Sequence[tuple[Reading, Arguments, float]]) -> dict[int, float]:
     out: dict[int, float] = {}
     cut = row.truncated and not row.section
-    for reading, anew, weight in chosen:
+    for reading, arguments, weight in chosen:
         a, b, c, d = reading.edges
         rest = row.billed - reading.billing.rule(row.section).constant(row.ended)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text):
             for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut):
                 left = rest - row.reasoning.count(*r) - row.content.count(*t)
-                for size, share in row.sizes[int(anew)].items():
+                for size, share in row.sizes[ARGUMENTS.index(arguments)].items():
                     out[left - size] = out.get(left - size, 0.0) + weight * p * q * share
     return out
 
@@ -513,7 +517,7 @@ def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> in
     n = len(rows)
     if n < 2 * SHORTEST_WINDOW:
         return None
-    costs = space.edge_costs(may_write_anew(rows))[..., None] / 2 + np.array([RULE_COSTS[rule] for rule in RULES]) / 2
+    costs = space.edge_costs(possible(rows))[..., None] / 2 + np.array([RULE_COSTS[rule] for rule in RULES]) / 2
     scored = table.reshape(n, *space.shape)
 
     def best(sums: Floats) -> float:

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_assets.exact.render import wants_thinking
+from eagle3_assets.exact.request_facts import thinking_prior
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
 
-# How likely a server does what the request asks (misspelled or ignored switches: F7 of the public reports)
-OBEYS = 0.97
 # The opening marker of the prompt billed as output: Moonshot AI and AtlasCloud of some 20 recorded endpoints (all 13 of their K2.5 rows)
 BILLS_PREFILL = 0.1
 # A thinking model that answers without any reasoning: closes at once, or (where it opens itself) never opens
@@ -45,11 +43,13 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
     """The modes of an answer, the likeliest first; priors sum to one. `default`: what holds where the request says nothing."""
     if profile.opened_by == "never":
         return [Mode(True, False, 0, 1.0)]
-    asked = thinking_share(profile, request, default)
+    asked = next((share for thinks, share in thinking_prior(request, profile, default) if thinks), 0.0)
     instant = bool(profile.facts["reasoning"].get("instant"))
-    has_reasoning = bool(fields.reasoning)
+    has_reasoning = shows_reasoning(profile, fields)
     if profile.opened_by == "prompt":
-        thinks = asked if has_reasoning or fields.finish_reason == "length" else asked * NO_REASONING
+        # without a bill nothing tells the modes apart: then the request is believed
+        silent_turn = not has_reasoning and fields.finish_reason != "length" and bool(fields.billed_completion)
+        thinks = asked * (NO_REASONING if silent_turn else 1.0)
         modes = [Mode(True, True, 0, thinks * (1 - BILLS_PREFILL)), Mode(True, True, 1, thinks * BILLS_PREFILL)]
         silent = (1 - asked) * (NO_REASONING if has_reasoning else 1.0)
     else:
@@ -63,8 +63,7 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
     return sorted(ranked, key=lambda mode: -mode.prior)
 
 
-def thinking_share(profile: Profile, request: Mapping[str, Any], default: bool = True) -> float:
-    """P(the prompt asks for reasoning)."""
-    if not profile.facts["reasoning"].get("instant"):
-        return 1.0
-    return OBEYS if wants_thinking(request, default) else 1 - OBEYS
+def shows_reasoning(profile: Profile, fields: Fields) -> bool:
+    """Whether there is reasoning on the wire: in its own field, or unsplit in the content."""
+    close = str(profile.facts["reasoning"].get("close") or "")
+    return bool(fields.reasoning) or bool(close and close in (fields.content or ""))

@@ -5,9 +5,9 @@ Belongs here: counting the ways to read an answer without keeping its ids. Does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,20 @@ from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.deviations import Kind
 from eagle3_assets.exact.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ENDS_TURN, Frame, count_calls, enumerate_frames, kind_of, orders_keys, styles_of
-from eagle3_assets.exact.hypotheses import enumerate_prompts
+from eagle3_assets.exact.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
+from eagle3_assets.exact.hypotheses import prompt_counts
+from eagle3_assets.exact.key_order import kind_of, schemas_of, sorts_keys
 from eagle3_assets.exact.readings import Runs, field_runs
 from eagle3_assets.exact.tokenizer import Profile
 
 Floats = npt.NDArray[np.float32]
+# What happens to arguments at a provider: nothing, the server writes them anew, the model spells compact ones otherwise than the encoder
+Arguments = Literal["as returned", "written anew", "off the path"]
+ARGUMENTS: tuple[Arguments, ...] = ("as returned", "written anew", "off the path")
 # Ids more than the text as it stands that any way to read it may have
 LOW, HIGH = -5, 9
 SPAN = HIGH - LOW + 1
+OFTEN = 0.85  # of the compact fields of an endpoint that leaves the path (Chutes: 28 of 33)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,9 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One billed text answer. `sizes`: ids of its frames beside the texts, by whether arguments stand as returned (0) or may have
-    been written anew (1): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call with two keys
-    and more, whether all keys are sorted. `forms` maps a prompt form to its ids' number."""
+    """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
+    arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
+    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number."""
 
     at: float
     tools: bool
@@ -79,7 +84,7 @@ class Observation:
     billed_reasoning: int | None
     reasoning: FieldCounts
     content: FieldCounts
-    sizes: tuple[Mapping[int, float], Mapping[int, float]]
+    sizes: tuple[Mapping[int, float], Mapping[int, float], Mapping[int, float]]
     lossy: bool
     numbering: str | None
     styles: tuple[frozenset[str], ...]
@@ -103,14 +108,16 @@ def observe(
         return None
     prior = count_calls(request.get("messages") or [])
     try:
-        frames = enumerate_frames(profile, fields, thinking=thinking, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0)
+        frames = enumerate_frames(
+            profile, fields, thinking=thinking, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
+        )
         if any(frame.leaked for frame in frames):
             return None
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
     except ExactError:
         return None
     forms, form_ids = _prompt_counts(profile, request, fields, thinking) if prompts else ({}, {})
-    first = frames[0].parts
+    first, schemas = frames[0].parts, schemas_of(request)
     return Observation(
         at=at,
         tools=bool(request.get("tools")),
@@ -123,42 +130,61 @@ def observe(
         billed_reasoning=fields.billed_reasoning or None,
         reasoning=reasoning,
         content=content,
-        sizes=(_sizes(frames, anew=False), _sizes(frames, anew=True)),
+        sizes=(_sizes(frames), _sizes_anew(frames), _sizes_off(frames)),
         lossy=_looks_lossy(fields),
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
-        kind=kind_of(fields.tool_calls),
-        ordered=tuple(found for call in fields.tool_calls if (found := orders_keys(call.arguments)) is not None),
+        kind=kind_of(fields.tool_calls, schemas),
+        ordered=tuple(found for call in fields.tool_calls if (found := sorts_keys(call, schemas)) is not None),
         billed_prompt=fields.billed_prompt,
         forms=forms,
         form_ids=form_ids,
     )
 
 
-def _sizes(frames: Sequence[Frame], *, anew: bool) -> dict[int, float]:
-    """{ids: share} of the frames whose arguments stand as returned, or (`anew`) were written anew by the server."""
+def _sizes(frames: Sequence[Frame]) -> dict[int, float]:
+    """{ids: share} of the frames whose arguments stand as returned."""
+    return _shares((frame.size, frame.share) for frame in frames if frame.arguments == "wire" and not frame.off_path) or {
+        frames[0].size: 1.0
+    }
+
+
+def _sizes_anew(frames: Sequence[Frame]) -> dict[int, float]:
+    """The same where the server wrote them anew. Half of all was taken to be as returned (`observe`): that half is not of these."""
+    on_path = [(frame, frame.share * 2**frame.compact) for frame in frames if not frame.off_path]
+    total, stands = sum(share for _, share in on_path), sum(share for frame, share in on_path if frame.arguments == "wire")
+    left = max(stands - total / 2, 0.0) / stands if stands else 0.0
+    return _shares((f.size, share * (left if f.arguments == "wire" else 1.0)) for f, share in on_path) or _sizes(frames)
+
+
+def _sizes_off(frames: Sequence[Frame]) -> dict[int, float]:
+    """The same where the model leaves the encoder's path in compact arguments, in OFTEN of them."""
+    return _shares(
+        (f.size, f.share * (2 * OFTEN) ** f.off_path * (2 * (1 - OFTEN)) ** (f.compact - f.off_path))
+        for f in frames
+        if f.arguments in ("wire", OFF_PATH)
+    ) or _sizes(frames)
+
+
+def _shares(weighed: Iterable[tuple[int, float]]) -> dict[int, float]:
     out: dict[int, float] = {}
-    stands = sum(frame.share for frame in frames if frame.arguments == "wire")
-    for frame in frames:
-        # half of all was taken to be as returned (`observe`): that half goes where arguments were written anew
-        share = frame.share if frame.arguments != "wire" or not anew else frame.share * max(stands - 0.5, 0.0) / stands
-        if share and (anew or frame.arguments == "wire"):
-            out[frame.size] = out.get(frame.size, 0.0) + share
-    total = sum(out.values()) or 1.0
-    return {size: share / total for size, share in out.items()} or {frames[0].size: 1.0}
+    for size, share in weighed:
+        if share:
+            out[size] = out.get(size, 0.0) + share
+    total = sum(out.values())
+    return {size: share / total for size, share in out.items()} if total else {}
 
 
 def _prompt_counts(
     profile: Profile, request: Mapping[str, Any], fields: Fields, thinking: bool
-) -> tuple[dict[str, int], dict[str, int]]:
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The table of all prompts (a mapping of form names to counts); its own digests tell ids apart."""
     if not profile.renders or not fields.billed_prompt:
         return {}, {}
     try:
-        prompts = enumerate_prompts(profile, request, thinking=thinking)
+        return prompt_counts(profile, request, thinking), {}
     except ExactError:
         return {}, {}
-    counts = {form: len(prompt.ids) for prompt in prompts for form in prompt.forms}
-    return counts, {form: hash(prompt.ids) for prompt in prompts for form in prompt.forms}
 
 
 def _numbering(profile: Profile, fields: Fields, prior: int) -> str | None:
@@ -214,8 +240,8 @@ def field_table(rows: Sequence[Observation], name: str, pairs: Sequence[tuple[Me
 
 
 def size_table(rows: Sequence[Observation]) -> Floats:
-    """[rows, 2, SPAN]: the same of everything but the texts, for arguments as returned and written anew."""
-    out = np.zeros((len(rows), 2, SPAN), dtype=np.float32)
+    """[rows, ARGUMENTS, SPAN]: the same of everything but the texts, for what may have happened to arguments."""
+    out = np.zeros((len(rows), len(ARGUMENTS), SPAN), dtype=np.float32)
     for i, row in enumerate(rows):
         first = next(iter(row.sizes[0]))
         for s, sizes in enumerate(row.sizes):

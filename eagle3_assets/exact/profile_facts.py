@@ -64,10 +64,32 @@ def _read(path: Path, mtime_ns: int) -> Mapping[str, Any]:
         facts = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExactError(f"{path}: is not TOML ({error}); see docs/tokenizers.md") from None
+    if "base" in facts:
+        facts = _merged(_base_of(path, facts), facts)
     fault = _fault(path, facts)
     if fault:
         raise ExactError(f"{path}: {fault}; docs/tokenizers.md lists what a profile holds")
     return facts
+
+
+def _base_of(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts that a variant starts from. A variant of a variant is refused: a reader would have to follow the chain."""
+    files = _files()
+    base = facts["base"]
+    if base not in files or base == facts.get("name"):
+        raise ExactError(f"{path}: base is {base!r}, which is no other profile; docs/tokenizers.md lists what a profile holds")
+    found = tomllib.loads(files[base].read_text(encoding="utf-8"))
+    if "base" in found:
+        raise ExactError(f"{path}: base is {base!r}, which is a variant itself; name {found['base']!r}")
+    return found
+
+
+def _merged(base: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` over `base`, table by table."""
+    out = dict(base)
+    for key, value in facts.items():
+        out[key] = {**base[key], **value} if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+    return out
 
 
 def _fault(path: Path, facts: Mapping[str, Any]) -> str | None:

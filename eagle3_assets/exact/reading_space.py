@@ -14,7 +14,7 @@ import numpy as np
 
 from eagle3_assets.exact.edges import BREAKS, EDGES, JOIN, KEEP, RUNS, Mechanism
 from eagle3_assets.exact.habits import Habit
-from eagle3_assets.exact.observations import Floats, Observation
+from eagle3_assets.exact.observations import ARGUMENTS, Arguments, Floats, Observation
 from eagle3_assets.exact.readings import RULES, UNKNOWN_TRAIL, Billing, Reading, Rule
 
 DECIDING_ROWS = 8
@@ -22,7 +22,8 @@ DECIDING_ROWS = 8
 COSTS = {"keep": 0.0, "join": 0.5, "strip": 1.0, "trim": 2.0}
 RULE_COSTS: Mapping[Rule, float] = dict(zip(RULES, (0.0, 1.0, 2.0, 2.5, 4.0, 4.0), strict=True))
 SPLIT_COST = 1.5  # texts and calls are billed by two rules: 4 of some 16 recorded endpoints
-ANEW_COST = 3.0
+ANEW_COST, OFF_PATH_COST = 3.0, 2.5
+NEVER = 1e3
 CONTRADICTED = 0.9  # a mechanism that this share of the texts contradicts is not tried
 # Where no habit is known and whitespace is taken away, what the model may always write there
 SPACE = ((" ", 0.997), ("", 0.001), ("\n", 0.001), ("\n\n", 0.001))
@@ -34,10 +35,13 @@ TRIMMED_TRAIL = (("", 0.97), ("\n", 0.02), ("\n\n", 0.01))
 UNHEARD_OF = 25.0
 
 
+Possible = tuple[bool, bool]  # whether arguments may have been written anew; whether they may be off the encoder's path
+
+
 @dataclass(frozen=True)
 class Space:
-    """The readings of one provider as a grid: `mechanisms` at each edge, pairs of them for each field, arguments as returned or
-    anew, and a rule of billing. Answers are scored on `shape`, where the rule is that of their own kind (text or calls); readings are
+    """The readings of one provider as a grid: `mechanisms` at each edge, pairs of them for each field, what happens to
+    arguments, and a rule of billing. Answers are scored on `shape`, where the rule is that of their own kind (text or calls); readings are
     points of `joint`, which has a rule for each kind."""
 
     mechanisms: tuple[tuple[Mechanism, ...], ...]
@@ -50,7 +54,7 @@ class Space:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         left, right = self.pairs
-        return len(left), len(right), 2, len(RULES)
+        return len(left), len(right), len(ARGUMENTS), len(RULES)
 
     @property
     def joint(self) -> tuple[int, int, int, int, int]:
@@ -61,31 +65,31 @@ class Space:
         i, j, s, text, calls = np.unravel_index(flat, self.joint)
         return int(np.ravel_multi_index((i, j, s, text), self.shape)), int(np.ravel_multi_index((i, j, s, calls), self.shape))
 
-    def reading(self, flat: int) -> tuple[Reading, bool]:
-        """(the reading, whether arguments are written anew) at an index of the flattened joint grid."""
+    def reading(self, flat: int) -> tuple[Reading, Arguments]:
+        """(the reading, what happens to arguments) at an index of the flattened joint grid."""
         i, j, s, text, calls = map(int, np.unravel_index(flat, self.joint))
         left, right = self.pairs
-        return Reading((*left[i], *right[j]), Billing(RULES[text], RULES[calls])), bool(s)
+        return Reading((*left[i], *right[j]), Billing(RULES[text], RULES[calls])), ARGUMENTS[s]
 
     def together(self, texts: Floats, calls: Floats) -> Floats:
         """[joint]: the sum of what texts and calls say, each [shape] flattened."""
         return np.asarray(texts.reshape(self.shape)[..., :, None] + calls.reshape(self.shape)[..., None, :])
 
-    def edge_costs(self, written_anew: bool) -> Floats:
-        """[left, right, anew]"""
+    def edge_costs(self, may: Possible) -> Floats:
+        """[left, right, arguments]"""
         left, right = self.pairs
         one, other = (np.array([sum(map(_cost, pair)) for pair in pairs]) for pairs in (left, right))
-        anew = np.array([0.0, ANEW_COST if written_anew else 1e3])
+        arguments = np.array([0.0, ANEW_COST if may[0] else NEVER, OFF_PATH_COST if may[1] else NEVER])
         # a detokenizer that joins a space to <think> joins one to </think> as well (vllm#33457); only the other way round is met
         alone = np.array([[UNHEARD_OF * (a[0].kind == "join" != b[0].kind) for b in right] for a in left])
         fields = one[:, None] + other[None, :] + alone
-        return np.asarray(fields[:, :, None] + anew[None, None, :], dtype=np.float32)
+        return np.asarray(fields[:, :, None] + arguments[None, None, :], dtype=np.float32)
 
-    def costs(self, written_anew: bool) -> Floats:
+    def costs(self, may: Possible) -> Floats:
         """[joint]"""
         one = np.array([RULE_COSTS[rule] for rule in RULES])
         rules = np.where(np.eye(len(RULES), dtype=bool), one[:, None], one[:, None] + one[None, :] + SPLIT_COST)
-        return np.asarray(self.edge_costs(written_anew)[..., None, None] + rules, dtype=np.float32)
+        return np.asarray(self.edge_costs(may)[..., None, None] + rules, dtype=np.float32)
 
 
 def _cost(mechanism: Mechanism) -> float:

@@ -26,9 +26,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.deviations import SAME_COUNT
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.frames import ENDS_TURN, Frame, respelled
+from eagle3_assets.exact.frames import ENDS_TURN, OFF_PATH, Frame, respelled
 from eagle3_assets.exact.grammar import Ids, Parts, assemble, check
 from eagle3_assets.exact.hypotheses import PromptCandidate, likely_prompts
 from eagle3_assets.exact.leaks import is_spaced, unquoted_markers
@@ -37,13 +38,16 @@ from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.proofs import Found, with_witnesses
 from eagle3_assets.exact.readings import RULED_OUT, Way
 from eagle3_assets.exact.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
-from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, frames_of, select
-from eagle3_assets.exact.server_ids import from_server_ids
+from eagle3_assets.exact.request_facts import request_oddities
+from eagle3_assets.exact.selection import NOTHING, Case, Chosen, Selection, deviations_of, frames_of, select
+from eagle3_assets.exact.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire_text import canonical_fields
 from eagle3_assets.wire.declared import with_declared_names
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
+UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
+NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
 DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
@@ -141,11 +145,22 @@ def _attempts(
         except ExactError as error:
             return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
         chosen = select(case, frames) if case.billed else NOTHING
-        chosen_prompts, odd_prompt = select_prompts(case, prompts) if case.billed_prompt else ((), False)
+        chosen_prompts, odd_prompt = _prompts_left(case, prompts)
         out.append(Attempt(case, frames, chosen, prompts, chosen_prompts, odd_prompt, no_prompt))
         if not case.billed or (not case.billed_prompt and prompts):
             break  # no bill tells modes apart
     return sorted(out, key=lambda attempt: (-attempt.fits, -attempt.weight if attempt.fits else 0.0))
+
+
+def _prompts_left(case: Case, prompts: Sequence[PromptCandidate]) -> tuple[tuple[tuple[PromptCandidate, float], ...], bool]:
+    """The prompt that the server's own ids prove, else those that the bill leaves."""
+    if case.fields.prompt_ids is not None:
+        proven = server_prompt(case, prompts)
+        return (((proven, 1.0),) if proven is not None else ()), False
+    if not case.billed_prompt:
+        return (), False
+    weighed, odd = select_prompts(case, prompts)
+    return tuple(one for k, one in enumerate(weighed) if k == 0 or one[1] >= NEGLIGIBLE_PROMPT), odd
 
 
 # ---------------------------------------------------------------------------------------------------- text and a bill
@@ -227,7 +242,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
         found = Found(_standing(best.frames[0]), 0.0, None)
         reasons.append(_completion_misfit(case, len(assemble(profile, found.parts)), attempts))
     if prompts and not chosen_prompts:
-        reasons.append(prompt_misfit(prompts, fields.billed_prompt or 0))
+        reasons.append("; ".join([prompt_misfit(prompts, fields.billed_prompt or 0), *request_oddities(case.request)]))
     ids = assemble(profile, found.parts)
     fault = check(
         profile, ids if found.witness else _outline(profile, found.parts), thinking=case.thinking, truncated=case.truncated
@@ -238,7 +253,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
     sequences = [(p.ids, c) for p, _ in chosen_prompts or ((prompt, 1.0),) for c in open_ways]
     sequences += [(p.ids, c) for rival in rivals for p, _ in rival.chosen_prompts for c in rival.chosen.completions]
     share = mode_share * (chosen_prompts[0][1] if chosen_prompts else 1.0)
-    distinct = 1 if found.witness == "logprobs" else len(sequences)
+    distinct = 1 if found.witness == "logprobs" else len(sequences) + len(found.rivals)
     grade, p = _grade(best, found, share, distinct, reasons)
     way = found.way.way if found.way else None
     offset = int(case.learned_prompt.get("offset") or 0) - case.mode.prefill
@@ -249,7 +264,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
         fields, len(prompt.ids) + offset if prompts else None, len(ids) + convention, found.parts, int(rho or 0)
     )
     surviving = max(chosen.fitting, 1) * max(len(chosen_prompts), 1) if found.way or found.witness else 0
-    survivors = _survivors(case, sequences, (prompt.ids, ids)) if grade == "C1" else ()
+    survivors = _survivors(case, sequences, (prompt.ids, ids), found.rivals) if grade == "C1" else ()
     counts = (chosen.tried * max(1, len(prompts)), surviving, distinct if surviving else 0)
     return result(case, prompt.ids, ids, grade, p, residual, counts, reasons, evidence, survivors)
 
@@ -288,6 +303,7 @@ def _evidence(
         "prompt_forms": list(prompt.forms) if prompt else [],
         "wire_text": True,
         "witness": found.witness or None,
+        "witnessed": round(found.witnessed, 4),
         "posterior": round((found.way.share if found.way else 0.0) * share, 6),
     }
 
@@ -298,15 +314,17 @@ def _edits(frame: Frame, reasoning: tuple[str, str], content: tuple[str, str]) -
     return {edge: [a, b] for edge, a, b in zip(EDGES, wire, (*reasoning, *content), strict=True) if a != b}
 
 
-def _survivors(case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[Ids, Ids]) -> tuple[Ids, ...]:
-    out: list[Ids] = []
+def _survivors(
+    case: Case, sequences: Sequence[tuple[Ids, Chosen]], best: tuple[Ids, Ids], rivals: Sequence[Ids]
+) -> tuple[Ids, ...]:
+    """The other sequences that are left open, at most MAX_SURVIVORS. `rivals`: completions that a witness leaves open."""
+    whole = (*best[0], *best[1])
+    out = [ids for rival in rivals if (ids := (*best[0], *rival)) != whole]
     for prompt, chosen in sequences:
         ids = (*prompt, *chosen.ids(case.profile))
-        if ids != (*best[0], *best[1]) and ids not in out:
+        if ids != whole and ids not in out:
             out.append(ids)
-        if len(out) == MAX_SURVIVORS:
-            break
-    return tuple(out)
+    return tuple(out[:MAX_SURVIVORS])
 
 
 def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons: list[str]) -> tuple[str, float]:
@@ -327,6 +345,9 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if doubt is not None:
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p
+    if found.reason:
+        reasons.append(found.reason)
+        return "C1", p
     way = found.way.way if found.way else None
     if way and case.decided and _unheard_of(case, way):
         reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
@@ -334,19 +355,20 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if way and case.truncated and _cut_may_be_stripped(way):
         reasons.append("cut by length at a provider that takes whitespace away: what stood at the cut is not known")
         return "C1", 0.9 * p
-    if not case.decided or distinct != 1 or p < B1_FLOOR:
-        reasons.append(_open_question(case, distinct, p))
+    unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
+    if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
+        reasons.append(_open_question(case, distinct, p, unseen))
         return "C1", p
     if way and (
         way.frame.leaked
-        or way.frame.arguments != "wire"
+        or way.frame.arguments not in ("wire", OFF_PATH)
         or (case.window.get("arguments") == "written anew" and way.frame.parts.calls)
     ):
         return "R", p
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, distinct: int, p: float) -> str:
+def _open_question(case: Case, distinct: int, p: float, unseen: float) -> str:
     """Why a row that fits is no better than C1."""
     if not case.window:
         return "open: nothing was learned of this provider"
@@ -354,6 +376,8 @@ def _open_question(case: Case, distinct: int, p: float) -> str:
         return f"open: the provider is not decided ({case.window.get('why')})"
     if distinct != 1:
         return f"open: {distinct} id sequences meet the bill"
+    if unseen > UNSEEN_DAMAGE:
+        return f"open: so many bills of this provider are met by nothing that some {unseen:.1%} of those that are met are changed as well"
     return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 

@@ -56,10 +56,10 @@ def residual_of(
 
 
 def prompt_misfit(prompts: Sequence[PromptCandidate], billed: int) -> str:
-    nearest = min(prompts, key=lambda candidate: abs(len(candidate.ids) - billed))
+    nearest = min(prompts, key=lambda candidate: abs(candidate.count - billed))
     return (
-        f"prompt_equals_bill: no form fits (the model's own {len(prompts[0].ids)}, nearest {nearest.forms[0]} "
-        f"{len(nearest.ids)}, billed {billed})"
+        f"prompt_equals_bill: no form fits (the model's own {prompts[0].count}, nearest {nearest.forms[0]} "
+        f"{nearest.count}, billed {billed})"
     )
 
 

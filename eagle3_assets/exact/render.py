@@ -1,88 +1,44 @@
-"""Prompts as a server makes them: messages and tools → one string → ids.
+"""Prompts as a server makes them: messages and tools → turns → one string → ids.
 
-Belongs here: our own renderer of the Kimi family in plain Python, the forms in which a server may bend a request
-(`PromptForm`), and the cross-check that runs the model's own jinja template where its file is present. Does not belong here:
-which form a provider uses (`hypotheses.py`, `wire_profiles.py`).
+Belongs here: our own renderer of the Kimi family in plain Python, in every form in which a server may bend a request, and the
+cross-check that runs the model's own jinja template where its file is present. Does not belong here: the forms (`prompt_forms.py`),
+encoding turns (`segments.py`), which form a provider uses (`hypotheses.py`, `wire_profiles.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.prompt_forms import ArgumentStyle, PromptForm, ToolStyle
+from eagle3_assets.exact.request_facts import (
+    keeps_all_thinking,
+    prefilled,
+    reasoning_of,
+    request_oddities,
+    thinking_prior,
+    wants_thinking,
+)
+from eagle3_assets.exact.segments import Turn
 from eagle3_assets.exact.tokenizer import TEMPLATE_FILE, Profile
-from eagle3_assets.exact.tools_ts import Unwritable, declare_tools, sort_keys
+from eagle3_assets.exact.tools_ts import Arrays, Unwritable, declare_tools, sort_keys
 
-ToolStyle = Literal["typescript", "compact_json", "spaced_json"]
-HistoryReasoning = Literal["kept", "dropped"]
-ArgumentStyle = Literal["as_sent", "spaced", "compact"]
-ToolIdStyle = Literal["as_sent", "renumbered"]
-KeyOrder = Literal["as_sent", "typed"]
+__all__ = [
+    "PromptForm",
+    "keeps_all_thinking",
+    "reasoning_of",
+    "render_prompt",
+    "render_text",
+    "request_oddities",
+    "thinking_prior",
+    "wants_thinking",
+]
+
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptForm:
-    """How a server turned a request into its prompt; each field is a finding of prompt-side.md.
-
-    `tool_style`, `strict` (whether the `strict` key of a tool is rendered) and `tool_keys`: the declaration of tools; "typed"
-    is the key order of engines that parse tools into typed objects first (type, function: name, description, parameters).
-    `history_reasoning`: "kept" as the template asks, or lost between gateway and engine. `arguments`: history arguments as
-    sent, or parsed and written again. `tool_ids`: ids of the history's calls as sent, or renumbered over the conversation (SGLang
-    serving_chat.py; tokenizers.md section 4).
-    """
-
-    tool_style: ToolStyle
-    strict: bool = False
-    tool_keys: KeyOrder = "as_sent"
-    history_reasoning: HistoryReasoning = "kept"
-    arguments: ArgumentStyle = "as_sent"
-    tool_ids: ToolIdStyle = "as_sent"
-
-    @property
-    def name(self) -> str:
-        tools = self.tool_style + ("+strict" if self.strict else "") + ("+typed" if self.tool_keys == "typed" else "")
-        ids = "/ids_renumbered" if self.tool_ids == "renumbered" else ""
-        return f"{tools}/reasoning_{self.history_reasoning}/arguments_{self.arguments}{ids}"
-
-
-# ---------------------------------------------------------------------------------------------------- what a request says
-def wants_thinking(request: Mapping[str, Any], default: bool = True) -> bool:
-    """Whether the request asks for reasoning: OpenRouter's `reasoning`, engines' `chat_template_kwargs`, Kimi's `thinking`."""
-    reasoning = request.get("reasoning")
-    if isinstance(reasoning, Mapping):
-        if isinstance(reasoning.get("enabled"), bool):
-            return bool(reasoning["enabled"])
-        if reasoning.get("effort") == "none":
-            return False
-        if reasoning.get("effort"):
-            return True
-    template = request.get("chat_template_kwargs")
-    for switch in ("thinking", "enable_thinking"):  # Kimi's and Qwen's names
-        if isinstance(template, Mapping) and isinstance(template.get(switch), bool):
-            return bool(template[switch])
-    thinking = request.get("thinking")
-    if isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "disabled"):
-        return bool(thinking["type"] == "enabled")
-    return default
-
-
-def reasoning_of(message: Message) -> str:
-    """The reasoning of a history message: `reasoning_details` texts, else `reasoning`, else `reasoning_content`, else ""."""
-    details = message.get("reasoning_details")
-    if isinstance(details, Sequence) and not isinstance(details, str):
-        texts = [d["text"] for d in details if isinstance(d, Mapping) and isinstance(d.get("text"), str)]
-        if texts:
-            return "".join(texts)
-    for key in ("reasoning", "reasoning_content"):
-        if isinstance(message.get(key), str):
-            return str(message[key])
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------------- our renderer
@@ -106,20 +62,16 @@ def render_text(
     form = form or default_form(profile)
     if profile.facts["template"]["kind"] == "jinja":
         return _render_own_template(profile, messages, tools, thinking, form, add_generation_prompt)
-    turn = profile.facts["turn"]
-    template = profile.facts["template"]
-    parts: list[str] = []
-    if tools:
-        parts.append(f"{turn['other']}tool_declare{turn['middle']}{declaration(tools, form)}{turn['end']}")
-    if template["default_system"] and (not messages or messages[0].get("role") != "system"):
-        parts.append(f"{turn['other']}system{turn['middle']}{template['default_system']}{turn['end']}")
-    open_loop = 0 if preserve_thinking else _open_loop_start(messages)
-    for k, message in enumerate(messages):
-        keep = k >= open_loop and form.history_reasoning == "kept" and (thinking or preserve_thinking)
-        parts.append(_turn(profile, message, keep_reasoning=keep, arguments=form.arguments))
-    if add_generation_prompt:
-        parts.append(f"{turn['assistant']}assistant{turn['middle']}{generation_stub(profile, thinking)}")
-    return "".join(parts)
+    turns = [tools_turn(profile, tools, form)] if tools else []
+    messages = [bend_message(message, form) for message in messages]
+    turns.append(system_turn(profile, messages, form))
+    for message, keeps in zip(messages, kept_reasoning(messages, thinking, form, preserve_thinking), strict=True):
+        turns.append(message_turn(profile, message, keep_reasoning=keeps, arguments=form.arguments))
+    if add_generation_prompt and form.prefill == "open" and prefilled(messages):
+        turns[-1] = turns[-1][:-1]
+    elif add_generation_prompt:
+        turns.append(generation_turn(profile, thinking))
+    return "".join(piece for turn in turns for piece, _ in turn)
 
 
 def render_prompt(
@@ -138,6 +90,57 @@ def default_form(profile: Profile) -> PromptForm:
     """The form of the model's own code: its tool style with every key of the request."""
     style: ToolStyle = profile.facts["template"].get("tool_style", "spaced_json")
     return PromptForm(tool_style=style, strict=True)
+
+
+# ---------------------------------------------------------------------------------------------------- turns
+def tools_turn(profile: Profile, tools: Sequence[Mapping[str, Any]], form: PromptForm) -> Turn:
+    """The declaration of tools; nothing where it is left out."""
+    if form.tool_style == "omitted":
+        return ()
+    turn = profile.facts["turn"]
+    return (
+        (turn["other"], True),
+        ("tool_declare", False),
+        (turn["middle"], True),
+        (declaration(tools, form), False),
+        (turn["end"], True),
+    )
+
+
+def system_turn(profile: Profile, messages: Sequence[Message], form: PromptForm) -> Turn:
+    """The default system message, where the template has one and the request has none."""
+    template, turn = profile.facts["template"], profile.facts["turn"]
+    text = {"own": template["default_system"], "old": template.get("old_system", ""), "none": ""}[form.system]
+    if not text or (messages and messages[0].get("role") == "system"):
+        return ()
+    return ((turn["other"], True), ("system", False), (turn["middle"], True), (text, False), (turn["end"], True))
+
+
+def generation_turn(profile: Profile, thinking: bool) -> Turn:
+    turn = profile.facts["turn"]
+    return ((turn["assistant"], True), ("assistant", False), (turn["middle"], True), (generation_stub(profile, thinking), True))
+
+
+def kept_reasoning(messages: Sequence[Message], thinking: bool, form: PromptForm, preserve: bool = False) -> list[bool]:
+    """Of each message, whether its reasoning is shown: behind the last assistant message without tool calls, or everywhere."""
+    if preserve or form.history_reasoning == "all":
+        return [form.history_reasoning != "dropped"] * len(messages)
+    start = _open_loop_start(messages)
+    return [k >= start and form.history_reasoning == "kept" and thinking for k in range(len(messages))]
+
+
+def bend_message(message: Message, form: PromptForm) -> Message:
+    """What is left of a message's role and name in `form`."""
+    role, name = message.get("role"), message.get("name")
+    if role == "developer" and form.developer != "kept":
+        message = {**message, "role": form.developer}
+    if name and form.names != "kept":
+        content = message.get("content")
+        prefix = form.names == "prefixed" and role != "tool"
+        message = {key: value for key, value in message.items() if key != "name"}
+        if prefix:
+            message["content"] = f"{name}: {_content(content)}"
+    return message
 
 
 def generation_stub(profile: Profile, thinking: bool) -> str:
@@ -172,17 +175,20 @@ def _render_own_template(
             f"run `eagle3 fetch-tokenizer {profile.name}`"
         )
     shown = []
-    for message in messages:
+    for message in [bend_message(message, form) for message in messages]:
         plain = {key: value for key, value in message.items() if key in ("role", "name", "tool_call_id")}
         plain["content"] = _content(message.get("content"))
-        if form.history_reasoning == "kept" and reasoning_of(message):
+        if form.history_reasoning != "dropped" and profile.opened_by != "never" and reasoning_of(message):
             plain["reasoning_content"] = reasoning_of(message)
         if message.get("tool_calls"):
             plain["tool_calls"] = [_history_call(call, form.arguments) for call in message["tool_calls"]]
         shown.append(plain)
-    declared = [_shown_tool(tool, form) for tool in tools] if tools else None
-    switch = {str(profile.facts["template"]["switch"]): thinking}
-    return render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switch)
+    declared = [_shown_tool(tool, form) for tool in tools] if tools and form.tool_style != "omitted" else None
+    switches: dict[str, bool] = {}
+    if "switch" in profile.facts["template"] and profile.facts["reasoning"].get("instant"):
+        switches[str(profile.facts["template"]["switch"])] = thinking
+    text = render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switches)
+    return text + str(profile.facts["template"].get("generation_suffix", "")) if add_generation_prompt else text
 
 
 def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, Any]:
@@ -190,20 +196,32 @@ def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, An
     return {**call, "function": {**function, "arguments": history_arguments(function.get("arguments", ""), style)}}
 
 
-def _turn(profile: Profile, message: Message, *, keep_reasoning: bool, arguments: ArgumentStyle) -> str:
+# ---------------------------------------------------------------------------------------------------- parts of turns
+
+
+def message_turn(profile: Profile, message: Message, *, keep_reasoning: bool, arguments: ArgumentStyle) -> Turn:
+    """One message of the history as the template writes it; the last piece is the end of turn."""
     turn = profile.facts["turn"]
     role = message.get("role", "")
     head = {"user": turn["user"], "assistant": turn["assistant"]}.get(role, turn["other"])
-    body = _content(message.get("content"))
+    pieces = [(head, True), (str(message.get("name") or role), False), (turn["middle"], True)]
+    content = _content(message.get("content"))
     if role == "assistant":
-        reasoning = reasoning_of(message) if keep_reasoning else ""
         if profile.opened_by != "never":
-            body = f"{profile.facts['reasoning']['open']}{reasoning}{profile.facts['reasoning']['close']}{body}"
+            reasoning = profile.facts["reasoning"]
+            pieces += [
+                (reasoning["open"], True),
+                (reasoning_of(message) if keep_reasoning else "", False),
+                (reasoning["close"], True),
+            ]
+        pieces.append((content, False))
         if message.get("tool_calls"):
-            body += _tool_section(profile, message["tool_calls"], arguments)
+            pieces += _tool_section(profile, message["tool_calls"], arguments)
     elif role == "tool":
-        body = f"## Return of {message.get('tool_call_id', '')}\n{body}"
-    return f"{head}{message.get('name') or role}{turn['middle']}{body}{turn['end']}"
+        pieces.append((f"## Return of {message.get('tool_call_id', '')}\n{content}", False))
+    else:
+        pieces.append((content, False))
+    return (*pieces, (turn["end"], True))
 
 
 def _content(content: Any) -> str:
@@ -220,38 +238,49 @@ def _content(content: Any) -> str:
     return "".join(texts)
 
 
-def _tool_section(profile: Profile, calls: Sequence[Mapping[str, Any]], style: ArgumentStyle) -> str:
+def _tool_section(profile: Profile, calls: Sequence[Mapping[str, Any]], style: ArgumentStyle) -> Turn:
     tools = profile.facts["tools"]
-    body = "".join(
-        f"{tools['call_begin']}{call.get('id', '')}{tools['argument_begin']}"
-        f"{history_arguments(call.get('function', {}).get('arguments', ''), style)}{tools['call_end']}"
-        for call in calls
-    )
-    return f"{tools['section_begin']}{body}{tools['section_end']}"
+    pieces = [(tools["section_begin"], True)]
+    for call in calls:
+        arguments = history_arguments(call.get("function", {}).get("arguments", ""), style)
+        pieces += [(tools["call_begin"], True), (str(call.get("id", "")), False)]
+        pieces += [(tools["argument_begin"], True), (arguments, False), (tools["call_end"], True)]
+    return (*pieces, (tools["section_end"], True))
 
 
 def history_arguments(arguments: Any, style: ArgumentStyle) -> str:
     """Arguments of a call in the history. Engines that parse them write them again as transformers' `tojson` does."""
     if not isinstance(arguments, str):
         return to_json(arguments)
-    if style == "as_sent":
-        return arguments
+    return arguments if style == "as_sent" else _written_anew(arguments, style == "compact")
+
+
+@lru_cache(maxsize=8192)
+def _written_anew(arguments: str, compact: bool) -> str:
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return to_json(parsed, compact=style == "compact") if isinstance(parsed, dict) else arguments
+    return to_json(parsed, compact=compact) if isinstance(parsed, dict) else arguments
+
+
+_ARRAYS: dict[ToolStyle, Arrays] = {"typescript": "nested", "typescript_flat": "flat", "typescript_loose": "loose"}
+# The first edition of K2's template: exactly the six ids that Groq, BaseTen, Together, Chutes and SiliconFlow billed with tools in 2025-09.
+_HEADING = "\n  # Tools\n  "
+_GO_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def declaration(tools: Sequence[Mapping[str, Any]], form: PromptForm) -> str:
     """The text of the tool_declare turn in `form`; TypeScript falls back to compact JSON where it has no words."""
     shown = [_shown_tool(tool, form) for tool in tools]
-    if form.tool_style == "typescript":
+    if form.tool_style in _ARRAYS:
         try:
-            return declare_tools(shown) or to_json(sort_keys(shown), compact=True)
+            return declare_tools(shown, arrays=_ARRAYS[form.tool_style]) or to_json(sort_keys(shown), compact=True)
         except Unwritable:
             return to_json(sort_keys(shown), compact=True)
-    return to_json(shown, compact=form.tool_style == "compact_json")
+    text = to_json(shown, compact=form.tool_style == "compact_json")
+    text = text.translate(_GO_ESCAPES) if form.escaped else text
+    return _HEADING + text if form.tool_style == "headed_json" else text
 
 
 _TYPED_TOOL = ("type", "function")
@@ -264,10 +293,14 @@ def _shown_tool(tool: Mapping[str, Any], form: PromptForm) -> dict[str, Any]:
     if not isinstance(function, Mapping):
         return dict(tool)
     function = {key: value for key, value in function.items() if form.strict or key != "strict"}
-    shown = {**tool, "function": function}
-    if form.tool_keys == "as_sent":
-        return shown
-    return _ordered({**shown, "function": _ordered(function, _TYPED_FUNCTION)}, _TYPED_TOOL)
+    if form.strict == "added":
+        function.setdefault("strict", False)
+    if form.tool_keys == "typed":
+        function = _ordered(function, _TYPED_FUNCTION)
+    shown = {**tool, "function": function} if form.wrapped else function
+    if form.tool_keys == "sorted":
+        return dict(sort_keys(shown))
+    return _ordered(shown, _TYPED_TOOL) if form.tool_keys == "typed" and form.wrapped else shown
 
 
 def _ordered(value: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:

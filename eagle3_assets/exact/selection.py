@@ -21,18 +21,22 @@ from typing import Any
 from eagle3_assets.exact.deviations import PRIOR_CHANGES, PRIOR_DAMAGE, Deviations, odd_share, same_count
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import (
+    LEAVES_PATH,
     ODD_TOOL_ID,
+    OFF_PATH,
+    SELDOM_LEAVES_PATH,
     UNCLOSED,
     WRITES_ANEW,
     CallHabits,
     Frame,
     count_calls,
     enumerate_frames,
-    kind_of,
 )
 from eagle3_assets.exact.grammar import Ids, Parts, assemble
 from eagle3_assets.exact.habits import PRIOR_LAMBDA, prior_habits
+from eagle3_assets.exact.key_order import kind_of, schemas_of
 from eagle3_assets.exact.modes import Mode
+from eagle3_assets.exact.observations import OFTEN
 from eagle3_assets.exact.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
 from eagle3_assets.exact.tokenizer import Profile
 
@@ -183,15 +187,15 @@ NOTHING = Selection((), 0, 0, False, 0.0, None)
 
 def frames_of(case: Case) -> list[Frame]:
     """The frames of the answer, by what is known of the provider. Raises ExactError for text that has no ids."""
+    told: Mapping[str, float] = case.window.get("arguments_p") or {}
     return enumerate_frames(
         case.profile,
         case.fields,
         thinking=case.thinking,
         prior_calls=count_calls(case.request.get("messages") or []),
         numbering=str(case.window.get("tool_ids") or "unknown"),
-        anew={"written anew": 1.0, "as returned": 0.0 if case.decided else WRITES_ANEW}.get(
-            str(case.window.get("arguments")), WRITES_ANEW
-        ),
+        anew=told.get("written anew", WRITES_ANEW),
+        off=OFTEN * told[OFF_PATH] + SELDOM_LEAVES_PATH * (1 - told[OFF_PATH]) if told else LEAVES_PATH,
         habits=CallHabits(float(case.sampling.get("unclosed", UNCLOSED)), float(case.sampling.get("odd_tool_ids", ODD_TOOL_ID))),
     )
 
@@ -269,7 +273,7 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
 
 def deviations_of(case: Case, tokens: int) -> Deviations:
     """How likely an answer of so many tokens is none of what its text says."""
-    kind = kind_of(case.fields.tool_calls)
+    kind = kind_of(case.fields.tool_calls, schemas_of(case.request))
     changes = {int(change): float(share) for change, share in (case.sampling.get("changes") or {}).items()}
     return Deviations(
         odd=odd_share(float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)), tokens),

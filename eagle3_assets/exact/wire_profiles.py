@@ -30,14 +30,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact import learning, reading_space
+from eagle3_assets.exact import learning, prompt_learning, reading_space
 from eagle3_assets.exact.deviations import KINDS, PRIOR_DAMAGE, SORTED_ROWS, Deviations, Kind, damage_of, odd_share, same_count
 from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
 from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
 from eagle3_assets.exact.learning import Decision, Verdict, turn_of
-from eagle3_assets.exact.observations import Observation, observe
-from eagle3_assets.exact.prompt_learning import decide_prompt
+from eagle3_assets.exact.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.readings import reading_of
 from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
@@ -46,7 +45,7 @@ from eagle3_assets.exact.wire import parse_fields, storable
 VERSION = 4
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
-RHO_SHARE = 0.9
+RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
@@ -193,6 +192,7 @@ def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Obse
         return [rows]
     space = reading_space.space_of(rows, habits, one_provider=False)
     at = learning.change_point(rows, space, learning.scores(rows, space, habits, rate, None))
+    at = prompt_learning.change_point(rows) if at is None else at
     if at is None:
         return [rows]
     return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, rate)]
@@ -252,7 +252,7 @@ def _natural_order(windows: Sequence[Window]) -> float:
     shown = [
         ordered for window in windows if not learning.all_sorted(window.rows) for row in window.rows for ordered in row.ordered
     ]
-    return (sum(shown) + 1.0) / (len(shown) + 2.0)
+    return (sum(shown) + 0.1) / (len(shown) + 1.0)
 
 
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
@@ -285,7 +285,7 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
                 "rows": len(part),
                 "explained": sum(not missed for _, missed in part),
                 "lossy": sum(row.lossy for row, _ in part),
-                "prompt": decide_prompt([row for row, _ in part]),
+                "prompt": prompt_learning.decide_prompt([row for row, _ in part]),
             }
     turns = {
         turn: _turn_json(verdict, [row for row in rows if turn_of(row) == turn]) for turn, verdict in decision.verdicts.items()
@@ -331,7 +331,8 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
         "edges": {edge: mechanism.as_json() for edge, mechanism in zip(EDGES, best.edges, strict=True)},
         "margins": {name: round(min(margin, 1e6), 2) for name, margin in list(verdict.margins.items())[:8]},
         "ruled_out": list(verdict.ruled_out)[:24],
-        "arguments": "written anew" if verdict.anew else "not sure" if verdict.unsure_of_arguments else "as returned",
+        "arguments": verdict.arguments if max(verdict.arguments_p) >= SURE_OF_ARGUMENTS else "not sure",
+        "arguments_p": dict(zip(ARGUMENTS, verdict.arguments_p, strict=True)),
     }
 
 

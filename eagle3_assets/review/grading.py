@@ -18,7 +18,8 @@ from eagle3_assets.review.structure import Faults
 
 GRADES = frozenset(get_args(Grade))
 # What a grade rests on, as `evidence.basis` (design section 5). Grades that are not here say it themselves or promise nothing.
-BASIS = {"A0": "server_ids", "B1": "bill", "C1": "bill", "I": "none"}
+# With a server's output ids and a prompt that nothing proves, C1 and I rest on the ids too (exact/server_ids.py).
+BASIS = {"A0": ("server_ids",), "B1": ("bill",), "C1": ("bill", "server_ids"), "I": ("none", "server_ids")}
 B1_FLOOR = 0.95  # the floor under which one surviving hypothesis is still only C1
 LEAVES_OPEN = ("C1", *OUT_GRADES)  # grades under which other sequences may survive
 
@@ -45,7 +46,7 @@ def _each(bad: list[bool]) -> Bools:
 
 def _unsupported(grade: str, evidence: dict[str, Any]) -> bool:
     """The evidence does not carry the grade: another basis, or for B1 an undecided provider or more than one sequence."""
-    if grade in BASIS and evidence.get("basis") != BASIS[grade]:
+    if grade in BASIS and evidence.get("basis") not in BASIS[grade]:
         return True
     if grade == "A0":
         return evidence.get("wire_text") is not True

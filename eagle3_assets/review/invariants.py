@@ -39,11 +39,14 @@ __all__ = [
 
 
 # ---------------------------------------------------------------------------------------------------- endpoints, pilot, profiles
-def judge_endpoints(eligible: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """`eligible` and `refused` as in endpoints.json."""
+def judge_endpoints(
+    eligible: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]], *, needed: bool = True
+) -> list[Verdict]:
+    """`eligible` and `refused` as in endpoints.json; none are `needed` where no answer is rented."""
     message = f"{len(eligible)} of {len(eligible) + len(refused)} endpoints are eligible"
+    message = message if needed else "no dataset is answered through OpenRouter: no endpoint was listed"
     numbers = {"eligible": len(eligible), "refused": len(refused)}
-    return [verdict("endpoints", "eligible_endpoints", bool(eligible), message, numbers=numbers)]
+    return [verdict("endpoints", "eligible_endpoints", bool(eligible) or not needed, message, numbers=numbers)]
 
 
 def judge_pilot(found: Mapping[str, Any], cap_usd: float) -> list[Verdict]:

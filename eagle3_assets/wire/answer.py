@@ -73,7 +73,9 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     has_choices: bool = False
     chunk: int = 0
-    finishing: set[int] = field(default_factory=set)  # chunks with a finish reason
+    finishing: set[int] = field(
+        default_factory=set
+    )  # chunks with a finish reason or the bill: nothing of the model's comes behind them
     messages: set[int] = field(default_factory=set)  # chunks of a stream with a `message` in place of a `delta`
 
     def problem(self, text: str) -> None:
@@ -99,6 +101,8 @@ class Answer:
         places = (x_groq, choice if not self.usage else None, chunk)
         for usage in (place.get("usage") for place in places if isinstance(place, dict)):
             if isinstance(usage, dict):
+                if not self.usage:  # the first: some servers send a running count with every chunk
+                    self.finishing.add(self.chunk)
                 self.usage = usage
         if choice is not None:
             self.take_choice(choice, chunk)
@@ -124,15 +128,23 @@ class Answer:
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
             self.logprobs.extend(entry for entry in logprobs["content"] if isinstance(entry, dict))
-        is_message = isinstance(choice.get("message"), dict)
-        message = choice["message"] if is_message else choice.get("delta")
-        if is_message and self.is_stream:
-            self.messages.add(self.chunk)
-        message = message if isinstance(message, dict) else {}
+        message = self.message_of(choice)
         has_text = self.take_message(message)
         # in the choice (vLLM token_ids), in the message, or in the chunk itself (SGLang's output_ids of /generate): once a chunk
         places = (self.output_ids(place) for place in (choice, message, chunk))
         self.ids.take(next((ids for ids in places if ids is not None), None), has_text)
+
+    def message_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """The message of a choice; of a stream the delta, unless a message stands in its place."""
+        message, piece = choice.get("message"), choice.get("delta")
+        piece = piece if isinstance(piece, dict) else {}
+        if not isinstance(message, dict):
+            return piece
+        if self.is_stream and any(value for key, value in piece.items() if key != "role"):
+            return piece
+        if self.is_stream:
+            self.messages.add(self.chunk)
+        return message
 
     def take_message(self, message: dict[str, Any]) -> bool:
         """Texts and calls of a message or delta; returns whether there were any."""
@@ -180,7 +192,7 @@ class Answer:
         if any(piece.was_parsed for piece in pieces):
             self.problem("tool arguments came parsed, not as the model's text")
         again = self.is_stream and self.calls.says_again(pieces)
-        if again and (self.chunk in self.messages or all(piece.id for piece in pieces)):
+        if again and (self.chunk in self.messages or self.chunk in self.finishing or all(piece.id for piece in pieces)):
             self.calls.repeats = True
             return False
         # a stream's chunk with a `message` that comes first is a whole body under a stream's header

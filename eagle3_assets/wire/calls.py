@@ -134,7 +134,9 @@ class Calls:
             # an early vLLM wrote a new random id into every piece of one call
             self.changing_ids |= (is_piece := not piece.name and bool(piece.arguments) and not call.is_finished)
             return not is_piece
-        if not piece.name or not call.arguments:
+        if piece.id and piece.name and not call.id and not call.arguments:
+            return call.may_repeat or not piece.name.startswith(call.name)
+        if not piece.name or not call.arguments or not call.name:
             return False
         if piece.id and piece.id == call.id and (not piece.arguments or piece.arguments == call.arguments):
             return False  # the name once more (Switchyard#785 sends it in every chunk)

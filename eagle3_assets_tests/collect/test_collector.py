@@ -5,6 +5,7 @@ nowhere.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 import traceback
@@ -26,7 +27,7 @@ from eagle3_assets.collect.routing import Routing, resolve
 from eagle3_assets.errors import BudgetStop, LockedError, StoreError, WireError
 from eagle3_assets.prompts.prompt import Given, Prompt
 
-from .fake_openrouter import COST, FakeOpenRouter
+from .fake_openrouter import COST, MODEL, FakeOpenRouter
 from .samples import KEY, QUICK, a_campaign, a_dataset, a_prompt, a_snapshot, an_answer, an_endpoint, everything_written
 
 
@@ -620,6 +621,38 @@ def test_a_chain_answers_every_turn_on_the_models_own_answers_and_resumes_in_the
         assert [m["role"] for m in second] == ["user", "assistant", "user"] and second[1]["reasoning"] == " The user wants."
         assert second[1]["content"].startswith(" Oi ")
         assert (await d.collect(server, d.job([chain])))[0] == result and len(server.requests) == 3
+
+    run(tmp_path, story, campaign=a_campaign(a_dataset(turns="chain")))
+
+
+def _calling(*pieces: dict[str, Any]) -> bytes:
+    chunks = [{"model": MODEL, "provider": "Chutes", "choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
+    chunks.append({"usage": {"cost": COST}, "choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "finished", "reasons"),
+    [
+        # NVIDIA Switchyard#785: the name in every chunk, the name in fragments
+        ([{"name": "look", "arguments": '{"q"'}, {"name": "look", "arguments": ": 1}"}], 2, {}),
+        ([{"name": "lo", "arguments": ""}, {"name": "ok", "arguments": '{"q": 1}'}], 2, {}),
+        ([{"name": "lo", "arguments": '{"q": 1}'}], 1, {"undeclared_tool": 1}),
+        ([{"name": "look", "arguments": '{"q": 2}'}], 1, {"chain_ended": 1}),
+    ],
+)
+def test_a_chain_goes_on_behind_a_call_in_pieces_and_says_where_it_ends(
+    tmp_path: Path, pieces: list[dict[str, Any]], finished: int, reasons: dict[str, int]
+) -> None:
+    result_of_call = {"role": "tool", "content": "1", "for_call": {"name": "look", "arguments": '{"q": 1}'}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+    async def story(d: Desk, server: FakeOpenRouter) -> None:
+        body = _calling(*({"index": 0, "id": "functions.look:0", "function": piece} for piece in pieces))
+        server.raw, server.scripts = {"calls": (200, body, {"Content-Type": "text/event-stream"})}, {"first": ["calls"]}
+        chain = dataclasses.replace(a_prompt("first", 1, follow_ups=((result_of_call,),)), tools=tools)
+        (result,) = await d.collect(server, d.job([chain]))
+        assert (result.finished, result.missing, result.reasons) == (finished, 0, reasons)
 
     run(tmp_path, story, campaign=a_campaign(a_dataset(turns="chain")))
 

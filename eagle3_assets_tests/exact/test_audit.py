@@ -14,7 +14,8 @@ from eagle3_assets import lineage
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.audit import Audit, Judged, Rate, Rates, rates_of, read, summarize, with_rates, write
-from eagle3_assets.exact.blind import judge, noncanonical_regions, true_ids
+from eagle3_assets.exact.blind import judge, true_ids
+from eagle3_assets.exact.canonicality import noncanonical_regions
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import Parts
 from eagle3_assets.exact.reconstruct import reconstruct

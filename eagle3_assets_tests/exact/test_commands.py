@@ -44,7 +44,7 @@ def test_the_table_shows_every_row_with_its_residuals(
 ) -> None:
     assert run(["reconstruct", "--tokenizer", str(tokenizers), "--table", str(RECORDED)]) == 0
     out = capsys.readouterr().out
-    assert out.count("no template for kimi-k2-instruct") == 3 and "kimi/tool_streaming#1" in out and "completion" in out
+    assert "no template" not in out and "kimi/tool_streaming#1" in out and "completion" in out
 
 
 def test_a_bad_line_is_a_quarantined_row_and_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

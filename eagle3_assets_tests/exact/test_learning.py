@@ -202,13 +202,15 @@ def test_a_stream_of_one_delta_a_token_makes_a_decided_row_a2(mini: Profile, eng
 
 @pytest.mark.parametrize("holes", [False, True])
 def test_log_probabilities_with_the_bytes_of_every_id_are_a1_without_any_profile(mini: Profile, holes: bool) -> None:
-    provider, truth = Provider(mini), Truth(" the user", " Answer.")
+    """A hole is filled inside a text only: what stands on both sides of it pins its bytes."""
+    provider, truth = Provider(mini), Truth(" the user wants a list of words", " Answer.")
     ids = truth_ids(mini, truth)
 
     def entries(body: dict[str, Any]) -> None:
-        content = [{"token": "x", "bytes": list(mini.encoding.decode_single_token_bytes(token))} for token in ids]
+        pieces = [mini.encoding.decode_single_token_bytes(token) for token in ids]
+        content = [{"token": piece.decode("utf-8", "replace"), "bytes": list(piece)} for piece in pieces]
         if holes:
-            content[1]["bytes"] = list("\ufffd".encode())
+            content[2] = {"token": "\ufffd", "bytes": list("\ufffd".encode())}
         body["choices"][0]["logprobs"] = {"content": content}
 
     found = rebuilt(mini, edited(provider.answer(truth), entries), None)

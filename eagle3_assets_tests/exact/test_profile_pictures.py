@@ -29,7 +29,7 @@ def test_the_table_says_what_was_learned_of_every_window(learned: dict[str, Any]
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 2 and all(len(re.split(r"(?<!\\)\|", row)) == 11 for row in rows), "a bar in a name ends no cell"
     assert "A\\|b" in rows[0] and "injected" in rows[0] and "decided" in rows[0] and "no end" in rows[1]
-    assert "100.0%" in rows[0] and "typescript" in rows[0] and "1970-01-01" in rows[0]
+    assert "100.0%" in rows[0] and "no_tools" in rows[0] and "1970-01-01" in rows[0]
 
 
 def test_the_picture_fits_into_an_event_however_many_providers_there_are(learned: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from eagle3_assets.exact.profile_facts import PROFILES_DIR, profile_facts, profi
 from eagle3_assets.exact.render import PromptForm, render_prompt, render_text
 from eagle3_assets.exact.tokenizer import Profile, load_profile
 
-NAMES = {"kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct", "kimi-mini", "qwen3"}
+NAMES = {"kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct", "kimi-mini", "qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507"}
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,11 @@ from eagle3_assets_tests.exact.synthetic import Provider, Truth
 RECORDED = {
     "TestOpenAICompatibleCommon/avian-kimi/simple_streaming#0": (0, 0, "C1", ""),
     "TestOpenAICompatibleCommon/avian-kimi/tool_streaming#0": (0, 0, "C1", ""),
-    "TestOpenAICompatibleCommon/groq-kimi-k2/simple_streaming#0": (None, 0, "D", "no template for kimi-k2-instruct"),
-    "TestOpenAICompatibleCommon/groq-kimi-k2/tool#0": (None, -1, "Q", "32 with spaced tool arguments"),
-    "TestOpenAICompatibleCommon/groq-kimi-k2/tool#1": (None, 0, "D", "no template for kimi-k2-instruct"),
-    "TestOpenAICompatibleCommon/huggingface-kimi-k2/multi_tool#0": (None, -6, "Q", "57 with spaced tool arguments"),
-    "TestOpenAICompatibleCommon/huggingface-kimi-k2/simple#0": (None, 0, "D", "no template for kimi-k2-instruct"),
+    "TestOpenAICompatibleCommon/groq-kimi-k2/simple_streaming#0": (0, 0, "C1", ""),
+    "TestOpenAICompatibleCommon/groq-kimi-k2/tool#0": (0, 0, "C1", ""),
+    "TestOpenAICompatibleCommon/groq-kimi-k2/tool#1": (0, 0, "C1", ""),
+    "TestOpenAICompatibleCommon/huggingface-kimi-k2/multi_tool#0": (0, 0, "C1", ""),
+    "TestOpenAICompatibleCommon/huggingface-kimi-k2/simple#0": (0, 0, "C1", ""),
     "TestOpenRouterCommon/kimi/simple#0": (0, 0, "C1", ""),
     "TestOpenRouterCommon/kimi/tool#0": (0, 0, "C1", ""),
     "TestOpenRouterCommon/kimi/tool#1": (0, 0, "C1", ""),
@@ -67,9 +67,9 @@ def test_recorded_tool_turns_fit_only_what_prompt_side_found(tokenizers: Path, r
             forms[row["id"]] = reconstruct(profile, row["request"], fields, None, source="openrouter").evidence["prompt_forms"]
     assert all("typescript" in form and "dropped" in form for form in forms["TestOpenRouterCommon/kimi/tool#1"])
     assert all("typescript" in form and "dropped" in form for form in forms["TestOpenRouterCommon/kimi/tool_streaming#1"])
-    assert forms["TestOpenAICompatibleCommon/avian-kimi/tool_streaming#0"] == [
-        "compact_json+typed/reasoning_kept/arguments_as_sent"
-    ]
+    avian = forms["TestOpenAICompatibleCommon/avian-kimi/tool_streaming#0"]
+    assert avian[0] == "compact_json+typed/reasoning_kept/arguments_as_sent"
+    assert all(form.startswith("compact_json+typed") for form in avian)
 
 
 def test_reasoning_counts_of_chutes_and_inceptron_are_r_plus_one(tokenizers: Path, recorded: list[dict[str, Any]]) -> None:
@@ -148,7 +148,8 @@ def test_another_encoding_of_the_prompts_text_is_believed_from_a_server_of_ones_
 def test_without_a_template_an_engines_prompt_must_spell_the_request(
     tokenizers: Path, source: str, text: str, grade: str
 ) -> None:
-    profile = load_profile("kimi-k2-instruct", tokenizers)
+    k2 = load_profile("kimi-k2-instruct", tokenizers)
+    profile = dataclasses.replace(k2, facts={**k2.facts, "template": {"kind": "none"}})
     prompt, ids = profile.encode(text), [*profile.encode("Answer."), profile.end_id]
     body = {
         "choices": [{"finish_reason": "stop", "message": {"content": "Answer."}, "token_ids": ids}],

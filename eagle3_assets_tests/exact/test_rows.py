@@ -142,7 +142,11 @@ def test_one_poisoned_name_never_stops_a_shard(
     rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [good, bad], learn(mini, [good, bad]))
     write_rows(tmp_path / "00.parquet", rows)
     back = list(rows_of(read_table(tmp_path / "00.parquet")))
-    assert back == rows and back[0].reasons == () and any(reason.startswith(f"{word}: ") for reason in back[1].reasons)
+    assert (
+        back == rows
+        and all(reason.startswith("open: ") for reason in back[0].reasons)
+        and any(reason.startswith(f"{word}: ") for reason in back[1].reasons)
+    )
     assert "?" in str(getattr(back[1], word))
     assert (back[1].grade == "Q") is (word == "finish_reason"), "a name does not touch the ids; an unknown end does"
 

@@ -38,7 +38,7 @@ def test_kimi_mini_has_kimis_specials_in_kimis_order(mini: Profile, k25: Profile
 
 def test_k2_instruct_has_no_reasoning_markers(tokenizers: Path) -> None:
     profile = load_profile("kimi-k2-instruct", tokenizers)
-    assert profile.think_close is None and not profile.renders
+    assert profile.think_close is None and profile.opened_by == "never"
     assert profile.token_name(163607) == "<|reserved_token_163607|>"
 
 

@@ -153,7 +153,7 @@ def test_every_turn_of_a_trajectory_has_the_ids_of_an_independent_rendering(
     if not thinking:
         source = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in source]
     rows = bench.rows(source)
-    assert [(r.turn, r.grade, r.reasons) for r in rows] == [(t, "A0" if ids else "I", ()) for t in range(len(PLACES))]
+    assert [(r.turn, r.grade, r.reasons) for r in rows] == [(t, "I", ()) for t in range(len(PLACES))]
     assert len({r.sample_id for r in rows}) == 1
     for row, place in zip(rows, PLACES, strict=True):
         prompt, answer = bench.rendered(place)
@@ -183,7 +183,7 @@ def test_an_answer_spelled_otherwise_than_its_text_is_no_prefix_of_the_next_prom
     usual = source[at]["output_ids"]
     source[at]["output_ids"] = [*letters, *usual[usual.index(profile.special("</think>")) :]]
     rows = bench.rows(source)
-    assert [r.grade for r in rows] == ["A0"] * 5 and json.loads(rows[1].evidence)["canonical"] is False
+    assert [r.grade for r in rows] == ["I"] * 5 and json.loads(rows[1].evidence)["canonical"] is False
     found = join_turns(to_table(rows), np.ones(len(rows), dtype=bool))
     assert found.apart == [None, None, "history_rewritten", "history_rewritten", None]
     assert [row["turns"] for row in found.kept.to_pylist()] == [[0, 1], [2], [3, 4]]
@@ -197,7 +197,7 @@ def test_one_bad_answer_of_a_trajectory_is_put_out_and_the_others_stay(
     source = bench.with_ids()
     source[PLACES[1]]["output_ids"] = source[PLACES[0]]["output_ids"]
     rows = bench.rows(source)
-    assert [r.grade for r in rows] == ["A0", "Q", "A0", "A0", "A0"] and "wire_text" in rows[1].reasons[0]
+    assert [r.grade for r in rows] == ["I", "Q", "I", "I", "I"] and "wire_text" in rows[1].reasons[0]
     found = join_turns(to_table(rows), np.array([r.grade != "Q" for r in rows]))
     assert [row["turns"] for row in found.kept.to_pylist()] == [[1], [0, 2], [3, 4]]
 

@@ -149,7 +149,7 @@ def test_the_prompt_form_of_a_provider_is_learned(mini: Profile) -> None:
     for text in sentences(mini, 20, neutral=None):
         provider.answer(Truth(" " + text, "Yes."), tools=tools)
     prompt = learn(mini, provider.answers)["providers"]["P"]["strata"]["tools"]["prompt"]
-    assert prompt["form"].startswith("compact_json/") and "typescript/reasoning_kept/arguments_as_sent" in prompt["ruled_out"]
+    assert prompt["form"].startswith("compact_json/") and "typescript" in prompt["ruled_out"]
 
 
 def test_failed_answers_and_answers_without_a_bill_teach_nothing(mini: Profile) -> None:

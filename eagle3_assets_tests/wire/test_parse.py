@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.exact.fields import Fields, ToolCall
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.wire.fields import Fields, ToolCall
+from eagle3_assets.wire.parse import parse_fields
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
