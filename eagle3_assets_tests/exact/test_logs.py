@@ -140,6 +140,19 @@ JSON = st.recursive(
         | st.dictionaries(
             st.sampled_from(
                 ["request", "response", "response_body", "body", "messages", "status", "headers", "id", "choices", "content"]
+                + ["input", "output", "type", "traceId", "event", "call", "proxy_server_request", "usage", "kwargs", "url"]
+                + [
+                    "log",
+                    "entries",
+                    "interactions",
+                    "samples",
+                    "eval",
+                    "events",
+                    "observations",
+                    "data",
+                    "postData",
+                    "attachments",
+                ]
             ),
             inner,
             max_size=4,
@@ -156,6 +169,19 @@ def test_any_json_is_an_exchange_or_a_value_error(record: Any) -> None:
         assert isinstance(read_record(record), LoggedExchange)
     except ValueError as error:
         assert "\n" not in str(error)
+
+
+@given(JSON)
+@settings(max_examples=300, deadline=None)
+def test_any_container_is_records_or_a_value_error(record: Any) -> None:
+    for text in (json.dumps(record), json.dumps([record], indent=1)):
+        try:
+            assert all(
+                b"\n" not in found and found == json.dumps(json.loads(found)).encode()
+                for found in records_of(io.BytesIO(text.encode()))
+            )
+        except ValueError as error:
+            assert str(error).startswith("is ")
 
 
 @given(
