@@ -133,27 +133,44 @@ def test_what_is_no_exchange_says_which_half_is_wrong(record: Any, reason: str) 
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+KEYS = [
+    "request",
+    "response",
+    "response_body",
+    "body",
+    "messages",
+    "status",
+    "headers",
+    "id",
+    "choices",
+    "content",
+    "input",
+    "output",
+    "type",
+    "traceId",
+    "event",
+    "call",
+    "usage",
+    "kwargs",
+    "url",
+    "proxy_server_request",
+    "log",
+    "entries",
+    "interactions",
+    "samples",
+    "eval",
+    "events",
+    "observations",
+    "data",
+    "postData",
+    "attachments",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["data: {}", "{}", "messages"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["request", "response", "response_body", "body", "messages", "status", "headers", "id", "choices", "content"]
-                + ["input", "output", "type", "traceId", "event", "call", "proxy_server_request", "usage", "kwargs", "url"]
-                + [
-                    "log",
-                    "entries",
-                    "interactions",
-                    "samples",
-                    "eval",
-                    "events",
-                    "observations",
-                    "data",
-                    "postData",
-                    "attachments",
-                ]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=4,
         )

@@ -116,7 +116,8 @@ def _har(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     found = False
     for entry in _objects(record["log"]["entries"]):
         asked = entry.get("request")
-        data = asked.get("postData") if isinstance(asked, Mapping) else None
+        asked = asked if isinstance(asked, Mapping) else {}
+        data = asked.get("postData")
         posted = data.get("text") if isinstance(data, Mapping) else None
         if isinstance(posted, str) and '"messages"' in posted:
             found = True
