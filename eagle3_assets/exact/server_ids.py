@@ -153,10 +153,7 @@ def _find_prompt(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str 
 
 
 def _proven(case: Case, prompt: _Prompt) -> bool:
-    """Whether there is one distinct prompt, and a bill that it meets; a server of one's own needs no bill for the only prompt there is.
-    Imported rows came over no wire: what the model saw is what their owner says, in the model's own form (docs/imports.md)."""
-    if case.source == "import" and case.fields.billed_prompt is None:
-        return True
+    """Whether there is one distinct prompt, and a bill that it meets; a server of one's own needs no bill for the only prompt there is."""
     return len({candidate.ids for candidate, _ in prompt.left}) == 1 and (prompt.basis == "bill" or case.source in OWN_SERVERS)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.hypotheses import PromptCandidate, enumerate_prompts
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.prompt_selection import select_prompts
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.reconstruction import B1_FLOOR
@@ -69,7 +70,7 @@ def test_no_bill_makes_us_sure_of_another_prompt(k25: Profile, row: dict[str, An
         pytest.skip("nothing was billed")
     for mode, _ in thinking_prior(row["request"], k25):
         candidates = enumerate_prompts(k25, row["request"], thinking=mode)
-        case = Case(k25, row["request"], fields, None, "openrouter", mode)
+        case = Case(k25, row["request"], fields, None, "openrouter", Mode(mode, mode, 0, 1.0))
         truth = {candidate.ids for candidate in true_prompts(row, candidates)}
         left, odd = select_prompts(case, candidates)
         assert not odd and sum(share for _, share in left) <= 1.0

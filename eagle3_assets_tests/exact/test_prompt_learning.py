@@ -12,6 +12,7 @@ import pytest
 
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.hypotheses import enumerate_prompts, likely_prompts, prompt_counts
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.observations import FieldCounts, Observation
 from eagle3_assets.exact.prompt_forms import PromptForm
 from eagle3_assets.exact.prompt_learning import STUB, change_point, decide_prompt
@@ -73,7 +74,7 @@ def left(
     billed = len(render_prompt(profile, request["messages"], request.get("tools"), form=form)) + learned["offset"]
     stratum = {"tools" if request.get("tools") else "no_tools": {"prompt": learned}}
     fields = Fields(None, "x", (), "stop", billed_prompt=billed)
-    case = Case(profile, request, fields, {"windows": [{"strata": stratum}]}, "openrouter", True)
+    case = Case(profile, request, fields, {"windows": [{"strata": stratum}]}, "openrouter", Mode(True, True, 0, 1.0))
     prompts = likely_prompts(profile, request, thinking=True, billed=billed, learned=learned)
     found, odd = select_prompts(case, prompts)
     assert not odd

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.exact.hypotheses import enumerate_prompts
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.reconstruct import reconstruct
 from eagle3_assets.exact.selection import Case
 from eagle3_assets.exact.server_ids import server_prompt
@@ -114,7 +115,7 @@ def test_prompt_ids_without_output_ids_prove_the_prompt_in_its_own_mode(mini: Pr
     prompt = enumerate_prompts(mini, request, thinking=mode)[3]
     fields = answer(mini, request, thinking=mode, text=True, prompt_token_ids=list(prompt.ids))
     for tried in (True, False):
-        case = Case(mini, request, fields, None, "openrouter", tried)
+        case = Case(mini, request, fields, None, "openrouter", Mode(tried, tried, 0, 1.0))
         told = server_prompt(case, enumerate_prompts(mini, request, thinking=tried))
         assert (told is not None) is (tried is mode)
         assert told is None or (told.ids == prompt.ids and told.forms == prompt.forms)
@@ -125,9 +126,9 @@ def test_prompt_ids_that_are_no_rendering_prove_nothing(mini: Profile) -> None:
     candidates = enumerate_prompts(mini, request, thinking=True)
     other = [*candidates[0].ids[:-1], mini.encode("x")[0]]
     fields = answer(mini, request, text=True, prompt_token_ids=other)
-    assert server_prompt(Case(mini, request, fields, None, "openrouter", True), candidates) is None
+    assert server_prompt(Case(mini, request, fields, None, "openrouter", Mode(True, True, 0, 1.0)), candidates) is None
     fields = answer(mini, request, text=True)
-    assert server_prompt(Case(mini, request, fields, None, "openrouter", True), candidates) is None
+    assert server_prompt(Case(mini, request, fields, None, "openrouter", Mode(True, True, 0, 1.0)), candidates) is None
 
 
 @pytest.mark.parametrize(("source", "believed"), [("engine", True), ("import", True), ("openrouter", False)])
@@ -139,7 +140,7 @@ def test_another_encoding_of_the_prompt_is_believed_of_a_server_of_ones_own(mini
     at = next(k for k in range(len(ids)) if ids[k : k + len(whole)] == whole)
     ids[at : at + len(whole)] = pieces
     fields = answer(mini, request, text=True, prompt_token_ids=ids)
-    told = server_prompt(Case(mini, request, fields, None, source, True), candidates)
+    told = server_prompt(Case(mini, request, fields, None, source, Mode(True, True, 0, 1.0)), candidates)
     assert (told is not None) is believed and (told is None or told.ids == tuple(ids))
 
 
