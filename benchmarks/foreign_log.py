@@ -38,7 +38,7 @@ from benchmarks.foreign.sent import DAY, Scene, body_of, verbatim
 PROFILE = "kimi-k2.5"
 SURE = ("A0", "A1", "A2", "B1", "B2", "R")
 TOKENS_A_PART = 30  # of a text, on average
-SPARE_CASES = 2000  # long answers are drawn once and sent again: writing 100,000 of them anew would take hours
+SPARE_CASES = 6000  # long answers are drawn once and sent again: writing 100,000 of them anew would take hours
 
 
 @dataclass
@@ -66,11 +66,15 @@ def lines(args: argparse.Namespace, made: model.Model) -> Iterator[tuple[str, di
     manner = cases.Manner() if args.seed == 0 else cases.Manner.drawn(rng)
     names = [name for name in HABITS if args.providers is None or name in args.providers]
     size = max(3, round(args.tokens / TOKENS_A_PART)) if args.tokens else 3
-    spare = [cases.make_case(made, manner, rng, size=size) for _ in range(SPARE_CASES)] if args.tokens else []
+    spare = (
+        [cases.make_case(made, manner, rng, size=size) for _ in range(min(SPARE_CASES, args.id_lines + args.lines))]
+        if args.tokens
+        else []
+    )
     for k in range(args.id_lines + args.lines):
         with_ids = k < args.id_lines
         name = "verbatim" if with_ids else names[k % len(names)]
-        case = rng.choice(spare) if spare else cases.make_case(made, manner, rng)
+        case = spare[k % len(spare)] if spare else cases.make_case(made, manner, rng)
         scene = Scene(case, made, rng, DAY + k)
         sent = (verbatim if with_ids else HABITS[name])(scene)
         provider = "Engine" if with_ids else name.title().replace(" ", "")

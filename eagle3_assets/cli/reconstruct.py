@@ -79,7 +79,7 @@ def command(
     with ExitStack() as stack:
         paths = list(files or []) or [STDIN]
         if learn:
-            paths = [stack.enter_context(_spooled()) if path == STDIN else path for path in paths]
+            paths = [path if path.is_file() else stack.enter_context(_spooled(path)) for path in paths]
         if workers is None:  # a pipe without --learn gives each line when it comes
             workers = 1 if STDIN in paths else os.cpu_count() or 1
 
@@ -253,12 +253,12 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _spooled() -> Iterator[Path]:
-    """Standard input as a file that can be read twice."""
-    with tempfile.NamedTemporaryFile(prefix="eagle3-log-") as handle:
-        shutil.copyfileobj(sys.stdin.buffer, handle)
-        handle.flush()
-        yield Path(handle.name)
+def _spooled(path: Path) -> Iterator[Path]:
+    """Standard input or a pipe as a file that can be read twice."""
+    with tempfile.NamedTemporaryFile(prefix="eagle3-log-") as kept, _opened(path) as handle:
+        shutil.copyfileobj(handle, kept)
+        kept.flush()
+        yield Path(kept.name)
 
 
 # ---------------------------------------------------------------------------------------------------- the table

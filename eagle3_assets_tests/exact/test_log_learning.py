@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,22 @@ def test_standard_input_is_read_twice(
     assert run(["reconstruct", "--profile", "kimi-mini", "--learn", "--workers", "1"]) == 0
     rows, _ = out_of(capsys)
     assert {row["grade"] for row in rows} == {"B1"} and len(rows) == len(injecting.answers)
+
+
+def test_a_pipe_is_read_twice_and_a_missing_file_is_one_line(
+    injecting: Provider, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"\n".join(lines_of(injecting.answers)),))
+    writer.start()
+    assert run(["reconstruct", "--profile", "kimi-mini", "--learn", "--workers", "1", str(pipe)]) == 0
+    writer.join()
+    rows, _ = out_of(capsys)
+    assert {row["grade"] for row in rows} == {"B1"} and len(rows) == len(injecting.answers)
+    assert run(["reconstruct", "--profile", "kimi-mini", "--learn", str(tmp_path / "nowhere")]) == 1
+    said = capsys.readouterr().err.strip()
+    assert "nowhere" in said and "\n" not in said
 
 
 def test_workers_change_neither_rows_nor_their_order(injecting: Provider) -> None:

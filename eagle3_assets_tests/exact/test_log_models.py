@@ -83,10 +83,11 @@ def test_habits_of_another_target_are_refused_and_the_row_says_so(mini: Profile,
     line = json.dumps({"request": provider.answers[0].request, "response_body": provider.answers[0].body.decode()}).encode()
     reader = LogReader("kimi-mini")
     assert LogRebuilder(reader, [learned]).row(line, 1)["grade"] == "B1"
-    for other, words in (
+    others: list[tuple[dict[str, str], str]] = [
         ({"profile": "kimi-k2-thinking"}, "learned for kimi-k2-thinking"),
         ({"tokenizer_sha256": "0" * 64}, "other tokenizer files"),
-    ):
+    ]
+    for other, words in others:
         row = LogRebuilder(reader, [{**learned, **other}]).row(line, 1)
         assert row["grade"] == "C1" and any(words in reason for reason in row["reasons"])
     assert LogRebuilder(reader, [{**learned, "profile": "x"}, learned]).row(line, 1)["grade"] == "B1"

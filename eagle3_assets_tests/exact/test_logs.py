@@ -133,14 +133,44 @@ def test_what_is_no_exchange_says_which_half_is_wrong(record: Any, reason: str) 
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+KEYS = [
+    "request",
+    "response",
+    "response_body",
+    "body",
+    "messages",
+    "status",
+    "headers",
+    "id",
+    "choices",
+    "content",
+    "input",
+    "output",
+    "type",
+    "traceId",
+    "event",
+    "call",
+    "usage",
+    "kwargs",
+    "url",
+    "proxy_server_request",
+    "log",
+    "entries",
+    "interactions",
+    "samples",
+    "eval",
+    "events",
+    "observations",
+    "data",
+    "postData",
+    "attachments",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["data: {}", "{}", "messages"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["request", "response", "response_body", "body", "messages", "status", "headers", "id", "choices", "content"]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=4,
         )
@@ -156,6 +186,19 @@ def test_any_json_is_an_exchange_or_a_value_error(record: Any) -> None:
         assert isinstance(read_record(record), LoggedExchange)
     except ValueError as error:
         assert "\n" not in str(error)
+
+
+@given(JSON)
+@settings(max_examples=300, deadline=None)
+def test_any_container_is_records_or_a_value_error(record: Any) -> None:
+    for text in (json.dumps(record), json.dumps([record], indent=1)):
+        try:
+            assert all(
+                b"\n" not in found and found == json.dumps(json.loads(found)).encode()
+                for found in records_of(io.BytesIO(text.encode()))
+            )
+        except ValueError as error:
+            assert str(error).startswith("is ")
 
 
 @given(

@@ -106,23 +106,30 @@ def container_of(record: Any) -> Container | None:
     return None
 
 
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects in a list; nothing where a damaged file has something else there."""
+    yield from (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
+
+
 def _har(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The entries that post messages: a browser's archive holds pages and pictures too."""
     found = False
-    for entry in record["log"]["entries"] or ():
-        posted = ((entry.get("request") or {}).get("postData") or {}).get("text") if isinstance(entry, Mapping) else None
+    for entry in _objects(record["log"]["entries"]):
+        asked = entry.get("request")
+        asked = asked if isinstance(asked, Mapping) else {}
+        data = asked.get("postData")
+        posted = data.get("text") if isinstance(data, Mapping) else None
         if isinstance(posted, str) and '"messages"' in posted:
             found = True
-            url = entry["request"].get("url")
-            yield {"id": entry.get("_id"), "url": url, **entry}
+            yield {**entry, "id": entry.get("_id"), "url": asked.get("url")}
     if not found:
         raise ValueError("is a HAR archive in which no request posts messages")
 
 
 def _interactions(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     found = False
-    for interaction in record.get("interactions") or record.get("http_interactions") or ():
-        if isinstance(interaction, Mapping) and "request" in interaction:
+    for interaction in _objects(record.get("interactions") or record.get("http_interactions")):
+        if "request" in interaction:
             found = True
             asked = interaction["request"]
             url = asked.get("uri") or asked.get("url") if isinstance(asked, Mapping) else None
@@ -134,10 +141,11 @@ def _interactions(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _samples(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The model events of an inspect_ai log; long texts stand apart, under their hash."""
     found = False
-    for sample in record["samples"]:
-        attachments = sample.get("attachments") or {}
-        for k, event in enumerate(sample.get("events") or ()):
-            if isinstance(event, Mapping) and event.get("event") == "model":
+    for sample in _objects(record["samples"]):
+        attachments = sample.get("attachments")
+        attachments = attachments if isinstance(attachments, Mapping) else {}
+        for k, event in enumerate(_objects(sample.get("events"))):
+            if event.get("event") == "model":
                 found = True
                 named = f"{sample.get('id')}/{sample.get('epoch', 1)}/{k}"
                 yield {**_filled(event, attachments), "id": named}
