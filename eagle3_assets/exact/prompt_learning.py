@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,15 +236,15 @@ def _row(
     tools that cannot be: that meets no bill."""
     if isinstance(table, WholeTable):
         known = {words: part for part in table.histories for words in part.words}
-        grid = [known.get((_tool_word(t, known), *_project(h, known))) for t in tools for h in histories]
-        return _counts(grid)
+        shown = list(map(_projection(known), histories))
+        return _counts([known.get((_tool_word(t, known), *history)) for t in tools for history in shown])
     if id(table.tools) not in cache:  # requests that declare the same tools share them
         declared = {words[0]: part for part in table.tools for words in part.words}
         plain = declared.get(NO_TOOLS)
         cache[id(table.tools)] = _counts([declared.get(t, plain) for t in tools])
     tool_counts, tool_codes = cache[id(table.tools)]
     known = {words: part for part in table.histories for words in part.words}
-    history_counts, history_codes = _counts([known.get(_project(h, known)) for h in histories])
+    history_counts, history_codes = _counts([known.get(words) for words in map(_projection(known), histories)])
     counts = (tool_counts[:, None] + history_counts[None, :]).ravel()
     return counts, (tool_codes[:, None] * 100_003 + history_codes[None, :]).ravel()
 
@@ -256,13 +256,11 @@ def _counts(parts: Sequence[Part | None]) -> tuple[Ints, Ints]:
     return np.array(counts, dtype=np.int64), np.array(codes, dtype=np.int64)
 
 
-def _project(history: Words, known: Mapping[Words, Part]) -> Words:
-    """The words of a history as they are in a row: a factor that does not matter there has its usual word."""
-    if history in known:
-        return history
-    size = len(next(iter(known)))
-    there = [{words[k - len(USUAL) + size] for words in known} for k in range(len(USUAL))]
-    return tuple(word if word in there[k] else USUAL[k] for k, word in enumerate(history))
+def _projection(known: Mapping[Words, Part]) -> Callable[[Words], Words]:
+    """The words of a history as they are in a row: a factor that does not matter there has the word of the model's own form."""
+    own = next(iter(known))[-len(USUAL) :]
+    there = [set(column) for column in zip(*(words[-len(USUAL) :] for words in known), strict=True)]
+    return lambda history: tuple(w if w in values else o for w, values, o in zip(history, there, own, strict=True))
 
 
 def _tool_word(word: str, known: Mapping[Words, Part]) -> str:

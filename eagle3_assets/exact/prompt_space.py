@@ -43,6 +43,15 @@ def prompt_table(profile: Profile, request: Mapping[str, Any], *, thinking: bool
     """Every prompt of `request`. Raises ExactError where no template is known or a message cannot be rendered."""
     if not profile.renders:
         raise ExactError(f"no template for {profile.name}")
+    try:
+        return _table(profile, request, thinking)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ExactError(
+            f"the request's messages or tools have not the shape of a chat ({error!r:.120}): they have no prompt"
+        ) from None
+
+
+def _table(profile: Profile, request: Mapping[str, Any], thinking: bool) -> PromptTable:
     space = Space(profile, request, thinking, _asked_for(request))
     if profile.facts["template"]["kind"] == "jinja":
         return space.rendered_whole()
@@ -164,9 +173,10 @@ class Space:
         history = [m for m in self.messages if m.get("role") == "assistant"]
         found: dict[str, list[str]] = {}
         if any(reasoning_of(m) for m in history) and self.profile.opened_by != "never":
-            everywhere = sum(kept_reasoning(self.messages, self.thinking, self.own)) < len(self.messages)
+            everywhere = not all(kept_reasoning(self.messages, self.thinking, self.own.changed(history_reasoning="kept")))
             jinja = self.profile.facts["template"]["kind"] == "jinja"
-            found["history_reasoning"] = ["dropped", "all"] if everywhere and not jinja else ["dropped"]
+            values = ["kept", "dropped", "all"] if everywhere and not jinja else ["kept", "dropped"]
+            found["history_reasoning"] = [value for value in values if value != self.own.history_reasoning]
         arguments = [_arguments(call) for m in history for call in m.get("tool_calls") or ()]
         if arguments:
             rewritten = [s for s in get_args(ArgumentStyle) if any(history_arguments(a, s) != _as_sent(a) for a in arguments)]
@@ -185,8 +195,8 @@ class Space:
 
     def _history_prior(self, words: tuple[str, ...]) -> float:
         share = 1.0
-        for word, usual in zip(words, USUAL, strict=True):
-            share *= prior_of_word(word) * self.asked.get(word, 1.0) / prior_of_word(usual)
+        for word, own, usual in zip(words, self.own.history, USUAL, strict=True):
+            share *= 1.0 if word == own else prior_of_word(word) * self.asked.get(word, 1.0) / prior_of_word(usual)
         return share
 
     def _numbered(self, style: str) -> Messages:
@@ -249,9 +259,9 @@ class Space:
 
 
 def _silent(listed: Sequence[tuple[str, ...]]) -> frozenset[str]:
-    """The usual words that stand alone in their factor."""
+    """The words that stand alone in their factor."""
     columns = [set(column) for column in zip(*listed, strict=True)]
-    return frozenset().union(*(column for column in columns if len(column) == 1 and column <= set(USUAL)))
+    return frozenset().union(*(column for column in columns if len(column) == 1))
 
 
 _TOOL_FIELDS = ("tool_style", "strict", "tool_keys", "wrapped", "escaped")

@@ -87,9 +87,10 @@ def render_prompt(
 
 
 def default_form(profile: Profile) -> PromptForm:
-    """The form of the model's own code: its tool style with every key of the request."""
-    style: ToolStyle = profile.facts["template"].get("tool_style", "spaced_json")
-    return PromptForm(tool_style=style, strict=True)
+    """The form of the model's own code: its tool style with every key of the request, its rule for the reasoning of the history."""
+    template = profile.facts["template"]
+    style: ToolStyle = template.get("tool_style", "spaced_json")
+    return PromptForm(tool_style=style, strict=True, history_reasoning="all" if template.get("history") == "all" else "kept")
 
 
 # ---------------------------------------------------------------------------------------------------- turns

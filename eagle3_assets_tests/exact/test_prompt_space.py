@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle3_assets.errors import ExactError
 from eagle3_assets.exact import segments
 from eagle3_assets.exact.hypotheses import enumerate_prompts, prompt_counts, rendered_prompts
 from eagle3_assets.exact.prompt_forms import PRIORS, PromptForm, factor_of, form_of, prior_of_tools, prior_of_word, tool_forms
@@ -179,3 +181,36 @@ def test_arrays_of_objects_have_three_spellings_in_typescript() -> None:
     assert "  l?: Array<{\n    x: string\n  }>\n" in declare_tools([tool])
     assert "  l?: Array<{\n  x: string\n}>\n" in declare_tools([tool], arrays="flat")
     assert "  l?: Array<{\n    x: string\n}>\n" in declare_tools([tool], arrays="loose")
+
+
+def test_a_profile_may_say_that_all_history_reasoning_is_kept(mini: Profile) -> None:
+    keeping = replace(mini, facts={**mini.facts, "template": {**mini.facts["template"], "history": "all"}})
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "reasoning_content": " why"},
+        {"role": "user", "content": "more"},
+    ]
+    kept = tuple(mini.encode_prompt(render_text(mini, messages, preserve_thinking=True)))
+    plain = tuple(mini.encode_prompt(render_text(mini, messages)))
+    first, *others = enumerate_prompts(keeping, {"messages": messages}, thinking=True)
+    assert first.ids == kept and first.prior == 1.0 and plain in {c.ids for c in others}
+    assert rendered_prompts(keeping, {"messages": messages}, thinking=True, forms=first.forms) == {kept}
+
+
+ODD: list[dict[str, Any]] = [
+    {"messages": [1]},
+    {"messages": [{"role": "user", "content": 5}]},
+    {"messages": [{"role": "assistant", "tool_calls": ["x"]}]},
+    {"messages": [{"role": "assistant", "tool_calls": [{"function": None}]}]},
+    {"messages": [{"role": "user", "content": "q"}], "tools": ["x"]},
+    {"messages": [{"role": "user", "content": "q"}], "tools": [{"type": "function", "function": "f"}]},
+    {"messages": "q"},
+]
+
+
+@pytest.mark.parametrize("request_", ODD)
+def test_a_request_that_is_no_chat_is_refused_in_one_line_or_rendered(mini: Profile, request_: dict[str, Any]) -> None:
+    try:
+        assert enumerate_prompts(mini, request_, thinking=True)
+    except ExactError as error:
+        assert "\n" not in str(error) and str(error)
