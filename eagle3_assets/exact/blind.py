@@ -14,8 +14,8 @@ from eagle3_assets.exact.audit import Judged
 from eagle3_assets.exact.canonicality import noncanonical_regions
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.grammar import Ids, split
+from eagle3_assets.exact.modes import thinks_in
 from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.witnesses import Told, entry_ids, spelled_ids, whole_completions
 
@@ -33,8 +33,7 @@ def judge(
     at: float | None = None,
 ) -> Judged | None:
     """Rebuild an answer from its text and bill alone and compare. None where its true ids are not known beyond doubt."""
-    instant = profile.facts["reasoning"].get("instant")
-    thinks = profile.opened_by != "never" and (not instant or wants_thinking(request, thinking))
+    thinks = thinks_in(profile, request, fields.output_ids or (), truncated=fields.finish_reason == "length", default=thinking)
     truncated = fields.finish_reason == "length"
     known = true_ids(profile, fields, thinking=thinks, truncated=truncated)
     if known is None:

@@ -10,10 +10,11 @@ they may. Each mode moves prompt and completion together, so the two bills tell 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eagle3_assets.exact.grammar import check
 from eagle3_assets.exact.request_facts import thinking_prior
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -74,3 +75,18 @@ def shows_reasoning(profile: Profile, fields: Fields) -> bool:
     """Whether there is reasoning on the wire: in its own field, or unsplit in the content."""
     close = str(profile.facts["reasoning"].get("close") or "")
     return bool(fields.reasoning) or bool(close and close in (fields.content or ""))
+
+
+def likeliest_mode(profile: Profile, request: Mapping[str, Any], fields: Fields, default: bool = True) -> Mode:
+    """The mode of an answer before its bill is looked at: what learning counts it as."""
+    return modes_of(profile, request, fields, default)[0]
+
+
+def thinks_in(profile: Profile, request: Mapping[str, Any], ids: Sequence[int], *, truncated: bool, default: bool = True) -> bool:
+    """Whether sampled ids are a turn with reasoning: what the request asks for, or else what the grammar accepts."""
+    if profile.opened_by == "never":
+        return False
+    asked = thinking_prior(request, profile, default)[0][0]
+    if check(profile, ids, thinking=asked, truncated=truncated) is None:
+        return asked
+    return not asked if check(profile, ids, thinking=not asked, truncated=truncated) is None else asked

@@ -19,6 +19,7 @@ from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
 from eagle3_assets.exact.hypotheses import prompt_counts
 from eagle3_assets.exact.key_order import kind_of, schemas_of, sorts_keys
+from eagle3_assets.exact.modes import Mode
 from eagle3_assets.exact.readings import Runs, field_runs
 from eagle3_assets.exact.tokenizer import Profile
 
@@ -100,23 +101,21 @@ class Observation:
         return self.reasoning.shown + self.content.shown + next(iter(self.sizes[0]))
 
 
-def observe(
-    profile: Profile, request: Mapping[str, Any], fields: Fields, *, at: float = 0.0, thinking: bool = True, prompts: bool = True
-) -> Observation | None:
+def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mode: Mode, at: float = 0.0) -> Observation | None:
     """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text)."""
     if fields.problems or not fields.billed_completion or fields.finish_reason not in (*ENDS_TURN, "length"):
         return None
     prior = count_calls(request.get("messages") or [])
     try:
         frames = enumerate_frames(
-            profile, fields, thinking=thinking, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
+            profile, fields, thinking=mode.turn, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
         )
         if any(frame.leaked for frame in frames):
             return None
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
     except ExactError:
         return None
-    forms, form_ids = _prompt_counts(profile, request, fields, thinking) if prompts else ({}, {})
+    forms, form_ids = _prompt_counts(profile, request, fields, mode.prompt)
     first, schemas = frames[0].parts, schemas_of(request)
     return Observation(
         at=at,

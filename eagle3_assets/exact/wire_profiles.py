@@ -36,9 +36,9 @@ from eagle3_assets.exact.edges import EDGES
 from eagle3_assets.exact.frames import count_calls
 from eagle3_assets.exact.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
 from eagle3_assets.exact.learning import Decision, Verdict, turn_of
+from eagle3_assets.exact.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.readings import reading_of
-from eagle3_assets.exact.render import wants_thinking
 from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.exact.wire import parse_fields, storable
 
@@ -114,16 +114,19 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
         if answer.outcome != "finished":
             continue
         fields = parse_fields(answer.body, answer.content_type)
-        thinks = profile.opened_by != "never" and wants_thinking(answer.request, thinking)
         if fields.output_ids is not None:
             if sampling.rows < MAX_ID_ROWS:
+                cut = fields.finish_reason == "length"
+                thinks = thinks_in(profile, answer.request, fields.output_ids, truncated=cut, default=thinking)
                 learn_from_ids(profile, fields, thinks, of_ids, sampling, count_calls(answer.request.get("messages") or []))
             continue
         key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("stream")))
         mark = int.from_bytes(hashlib.sha256(f"{answer.sample_id}:{answer.turn}".encode("utf-8", "replace")).digest()[:4], "big")
         if not thinned[key].wants(mark):
             continue
-        observation = observe(profile, answer.request, fields, at=answer.finished_at, thinking=thinks)
+        observation = observe(
+            profile, answer.request, fields, at=answer.finished_at, mode=likeliest_mode(profile, answer.request, fields, thinking)
+        )
         if observation is not None:
             thinned[key].add(mark, observation)
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
