@@ -204,13 +204,17 @@ def _messages(row: Row, mapping: Mapping) -> Conversation:
         if not isinstance(message, dict):
             raise BadRow("wrong_roles", f"a message is {type(message).__name__}: {str(message)[:120]}")
         role = _role(message.get("role"), OPENAI_ROLES)
-        thought, content = _thought_and_content(message.get("content")) if role == "assistant" else ("", _content(message.get("content")))
+        thought, content = (
+            _thought_and_content(message.get("content")) if role == "assistant" else ("", _content(message.get("content")))
+        )
         if role == "assistant":
             calls = from_json(message.get("tool_calls"), "tool_calls") or message.get("function_call")
             calls = [calls] if isinstance(calls, dict) else calls
             if calls is not None and not isinstance(calls, list):
                 raise BadRow("bad_tool_call", str(calls)[:120])
-            reasoning = _content(message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")) or thought
+            reasoning = (
+                _content(message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")) or thought
+            )
             builder.answer(content, reasoning, calls, message)
         elif role == "tool":
             builder.result(content, text_or_none(message.get("tool_call_id")))

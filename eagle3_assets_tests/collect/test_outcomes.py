@@ -246,7 +246,11 @@ def test_a_key_whose_limit_is_reached_is_a_budget_stop_also_without_metadata(mes
 @pytest.mark.parametrize("code", [401, 402, 403])
 @pytest.mark.parametrize("inside", [True, False])
 def test_an_error_that_names_a_provider_is_about_that_provider(code: int, inside: bool) -> None:
-    error = {"code": code, "message": "Provider returned error", "metadata": {"provider_name": "Novita", "raw": "invalid api key"}}
+    error = {
+        "code": code,
+        "message": "Provider returned error",
+        "metadata": {"provider_name": "Novita", "raw": "invalid api key"},
+    }
     finding = verdict(exchange({"error": error}, 200 if inside else code))
     assert (finding.reason, finding.handling.then) == ("provider_refused", "retry")
     assert finding.message == "Novita: Provider returned error"
