@@ -38,9 +38,9 @@ _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 # Each row: any one of these names will do.
 _ALWAYS_SENT = (("temperature",), ("top_p",), ("max_tokens", "max_completion_tokens"))
 _REASONING_SENT = ("reasoning", "include_reasoning", "reasoning_effort")
-# A dated release of the same model: moonshotai/kimi-k2.5 comes back as moonshotai/kimi-k2.5-0127 (contract 1.3).
 # A variant of the slug (which endpoints are asked, and how); the answer mostly comes back without it (hermes-agent#94103, opencode#48016).
 _VARIANT = re.compile(r":(nitro|floor|exacto|online|free)$")
+# A dated release of the same model: moonshotai/kimi-k2.5 comes back as moonshotai/kimi-k2.5-0127 (contract 1.3).
 _DATE_SUFFIX = re.compile(r"-(\d{4}|\d{6}|\d{8}|\d{4}-\d{2}-\d{2})$")
 
 

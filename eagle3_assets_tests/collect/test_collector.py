@@ -360,6 +360,15 @@ def test_answers_of_a_provider_or_model_that_was_not_asked_for_are_recorded_and_
 
 
 # ---------------------------------------------------------------------------------------------------- what ends a run
+def test_a_stop_for_another_model_names_both(tmp_path: Path) -> None:
+    async def story(d: Desk, server: FakeOpenRouter) -> None:
+        server.default = "wrong_model"
+        with pytest.raises(WireError, match=r"wrong_model \(asked for moonshotai/kimi-k2\.5, answered by moonshotai/kimi-k2\)"):
+            await d.collect(server, d.job(prompts(20)))
+
+    run(tmp_path, story)
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
