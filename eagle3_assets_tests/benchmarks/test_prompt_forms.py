@@ -19,7 +19,9 @@ sys.path.append(str(BENCHMARKS))  # a folder of scripts, no package
 import prompt_forms  # noqa: E402
 
 
-def test_a_real_provider_is_one_line_a_month_and_odd_lines_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_provider_is_one_line_a_month_and_odd_lines_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, tokenizers = needs(shared_data() / "wire" / "recorded-k2-0905.jsonl.gz"), needs(shared_data() / "tokenizers")
     with gzip.open(path, "rt", encoding="utf-8") as file:
         lines = [line for line in file if '\\"provider\\":\\"Parasail\\"' in line]
