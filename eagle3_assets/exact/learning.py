@@ -321,7 +321,7 @@ def _invention(
 def _totals(space: Space, table: Floats, turns: npt.NDArray[np.bool_], may: Possible) -> Floats:
     """[joint, flattened] scores of the readings over all answers, less what they cost. `turns`: which answers have calls."""
     totals = space.together(table[~turns].sum(axis=0), table[turns].sum(axis=0)) - space.costs(may)
-    return np.asarray(totals, dtype=np.float64).reshape(-1)
+    return np.asarray(totals, dtype=np.float32).reshape(-1)
 
 
 def _loudest(space: Space, table: Floats, turns: npt.NDArray[np.bool_], top: int) -> Floats:
@@ -357,7 +357,7 @@ def _apart(
     verdicts: dict[Turn, Verdict] = {}
     differences: list[Mapping[int, float]] = [{}] * len(rows)
     for part in (np.flatnonzero(~turns), np.flatnonzero(turns)):
-        mine = [rows[k] for k in part]
+        mine = [rows[k] for k in part.tolist()]
         found = decide(mine, space, habits, table[part], rate, seen=seen)
         verdicts |= found.verdicts
         for k, difference in zip(part.tolist(), found.differences, strict=True):
@@ -520,7 +520,7 @@ def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> in
     costs = space.edge_costs(possible(rows))[..., None] / 2 + np.array([RULE_COSTS[rule] for rule in RULES]) / 2
     scored = table.reshape(n, *space.shape)
 
-    def best(sums: Floats) -> float:
+    def best(sums: npt.NDArray[np.float64]) -> float:
         """Of one side, texts and calls with a rule each."""
         return float((sums - costs).max(axis=-1).sum(axis=0).max())
 

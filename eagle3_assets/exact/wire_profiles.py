@@ -280,7 +280,7 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
     decision, rows = window.decision, window.rows
     assert decision is not None
     sorts = learning.sorts_keys(rows, float(rates["sorted_keys"]))
-    strata = {}
+    strata: dict[str, dict[str, Any]] = {}
     for name, tools in (("no_tools", False), ("tools", True)):
         part = [(row, missed) for row, missed in zip(rows, decision.missed, strict=True) if row.tools == tools]
         if part:
