@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
+from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.exact.fields import Fields
 from eagle3_assets.exact.modes import modes_of
 from eagle3_assets.exact.predictive import at_least, clears
 from eagle3_assets.exact.readings import RULES, Billing, Rule
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire_profiles import learn
+from eagle3_assets.exact.reconstruct import reconstruct
+from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.wire_profiles import entry_of, learn
+from eagle3_assets_tests.conftest import shared_data
+from eagle3_assets_tests.exact.conftest import needs
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
 N = 40
@@ -46,3 +53,23 @@ def test_an_answer_without_reasoning_is_likelier_an_instant_one_whatever_was_ask
     first, second = modes_of(k25, {"messages": []}, silent)[0], modes_of(k25, {"messages": []}, spoken)[0]
     assert (first.prompt, first.turn) == (False, False) and (second.prompt, second.turn, second.prefill) == (True, True, 0)
     assert sum(mode.prior for mode in modes_of(k25, {"messages": []}, spoken)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("provider", ["Moonshot AI", "Novita", "Chutes"])
+def test_recorded_texts_of_k2_get_no_character_that_is_not_on_the_wire(tokenizers: Path, provider: str) -> None:
+    profile, answers = load_profile("kimi-k2-instruct", tokenizers), []
+    with gzip.open(needs(shared_data() / "wire" / "recorded-k2-0905.jsonl.gz"), "rt", encoding="utf-8") as lines:
+        recorded = [row for row in map(json.loads, lines) if row.get("provider") == provider]
+    for k, row in enumerate(recorded):
+        more = {"headers": {"content-type": row["content_type"]}, "provider": provider, "request": row["request"]}
+        body = row["response_body"].encode("utf-8", "surrogatepass")
+        answers.append(
+            WireAnswer(f"r{k}", f"s{k}", 0, 1, "d", "00", "openrouter", status=200, body=body, outcome="finished", **more)
+        )
+    entry = entry_of(learn(profile, answers), provider)
+    for answer in answers:
+        fields = parse_fields(answer.body, answer.content_type)
+        found = reconstruct(profile, answer.request, fields, entry, source="openrouter")
+        assert found.residual["completion"] == 0 and not found.grade.startswith(("A", "B")), found.reasons
+        if not fields.tool_calls:
+            assert not found.evidence["edits"] and found.evidence["counts_end"]
