@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
@@ -130,6 +130,7 @@ def test_chunks_join_to_the_text_and_no_run_in_them_is_too_long(text: str, run: 
 @given(TEXT, TEXT, st.sampled_from(["</think>", "<|tool_call_argument_begin|>", "<|im_end|>"]))
 @settings(max_examples=300, deadline=None)
 def test_a_marker_is_a_hard_boundary(a: str, b: str, name: str) -> None:
+    assume(name not in a + b and (a + name + b).count(name) == 1)  # text that spells the marker is another claim's business
     mini = load_profile("kimi-mini")
     joined = mini.encoding.encode(a + name + b, allowed_special={name}, disallowed_special=())
     assert [*mini.encode(a), mini.special(name), *mini.encode(b)] == joined
