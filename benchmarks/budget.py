@@ -37,11 +37,11 @@ import aiohttp
 from aiohttp import web
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.account import read_totals
-from eagle3_assets.collect.collector import Pace, Servers, ShardJob, collect
-from eagle3_assets.collect.ledger import PICO, Ledger, to_pico
-from eagle3_assets.collect.openrouter import ApiKey, build_request, most_it_can_cost
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.money.account import read_totals
+from eagle3_assets.collect.money.ledger import PICO, Ledger, to_pico
+from eagle3_assets.collect.run.collector import Pace, Servers, ShardJob, collect
+from eagle3_assets.collect.servers.openrouter import ApiKey, build_request, most_it_can_cost
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.errors import BudgetStop, Eagle3Error
 from eagle3_assets.prompts.prompt import Prompt
 
@@ -249,8 +249,8 @@ class Outcome:
 @contextlib.asynccontextmanager
 async def serving(case: Case, folder: Path) -> AsyncIterator[tuple[Any, str]]:
     """The stand-in in this process, as OpenRouter would be elsewhere: (its state, base URL)."""
-    from eagle3_assets.standin.process import build
     from eagle3_assets.standin.profiles import load_profiles
+    from eagle3_assets.standin.service.process import build
 
     file = folder / "profiles.toml"
     file.write_text(profiles_of(case))
@@ -268,7 +268,7 @@ async def serving(case: Case, folder: Path) -> AsyncIterator[tuple[Any, str]]:
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["eagle3_assets.collect.collector", "aiohttp", "eagle3_assets.collect.routing"])
+    context.set_forkserver_preload(["eagle3_assets.collect.run.collector", "aiohttp", "eagle3_assets.collect.servers.routing"])
     return context
 
 

@@ -182,11 +182,12 @@ SNAPSHOT = {"data": {"id": MODEL, "endpoints": [{
 
 
 async def ours(work: Workload) -> int:
-    from eagle3_assets.collect import collector, journal
-    from eagle3_assets.collect.ledger import Ledger
-    from eagle3_assets.collect.openrouter import ApiKey
-    from eagle3_assets.collect.routing import resolve
+    from eagle3_assets.collect.money.ledger import Ledger
+    from eagle3_assets.collect.run import collector
+    from eagle3_assets.collect.servers.openrouter import ApiKey
+    from eagle3_assets.collect.servers.routing import resolve
     from eagle3_assets.prompts.prompt import Prompt
+    from eagle3_assets.wire import journal
 
     campaign = a_campaign(work.in_flight)
     by_shard: list[list[Prompt]] = [[] for _ in range(SHARDS)]
@@ -272,7 +273,12 @@ async def litellm(work: Workload) -> int:
 
 
 CLIENTS: dict[str, Callable[[Workload], Any]] = {"base": base, "ours": ours, "openai": openai, "litellm": litellm}
-WARM = {"base": ["aiohttp", "orjson"], "ours": ["eagle3_assets.collect.collector"], "openai": ["openai"], "litellm": ["litellm"]}
+WARM = {
+    "base": ["aiohttp", "orjson"],
+    "ours": ["eagle3_assets.collect.run.collector"],
+    "openai": ["openai"],
+    "litellm": ["litellm"],
+}
 
 
 # ---------------------------------------------------------------------------------------------------- one run

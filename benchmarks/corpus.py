@@ -37,11 +37,11 @@ import pyarrow.parquet as pq
 from eagle3_assets import corpus as corpora
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.corpus.merge import TokenFile, build_corpus
-from eagle3_assets.corpus.verify import judge_corpus
+from eagle3_assets.corpus.verify_corpus import judge_corpus
 from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.exact.sample_row import SCHEMA
-from eagle3_assets.exact.tokenizer import load_profile
 from eagle3_assets.store import Store, digest_file
+from eagle3_assets.targets.tokenizer import load_profile
 
 VOCAB = 163_840
 POOL_IDS = 12_000_000

@@ -39,10 +39,10 @@ from drafter_models import DRAFTERS, Batch, Drafter, Target
 
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StateError
-from eagle3_assets.kimi_mini.muon import Muon
+from eagle3_assets.kimi_mini.workshop.muon import Muon
 from eagle3_assets.states import reader
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.weights import model_fingerprint, weights_folder
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.target.weights import model_fingerprint, weights_folder
 from eagle3_assets.store import Store
 
 ARMS = ("untrained", "trained", "off_by_one")
@@ -194,8 +194,8 @@ def read_target(store: Store, model: Any, norm: FinalNorm) -> Target:
 
 def answered_rows(campaign: Campaign, model: Any, conversations: int) -> list[Row]:
     """Held-out prompts with the target's greedy answers, and their states as the campaign's own engine takes them."""
-    from eagle3_assets.kimi_mini import evaluate
     from eagle3_assets.kimi_mini.sampler import Ask, sample_all
+    from eagle3_assets.kimi_mini.workshop import evaluate
     from eagle3_assets.states.extractors.transformers import TransformersExtractor
 
     prompts = [question.prompt for question in evaluate.questions(conversations)]
@@ -313,8 +313,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from eagle3_assets.kimi_mini.__main__ import quiet
     from eagle3_assets.kimi_mini.model import load_model, weights_sha256
+    from eagle3_assets.kimi_mini.workshop.__main__ import quiet
 
     chosen = parse(arguments)
     quiet()

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from eagle3_assets.states.final_norm import FinalNorm
+from eagle3_assets.states.format.final_norm import FinalNorm
 
 HEADS, WIDENING, ROPE_THETA = 4, 2, 10_000.0  # WIDENING: the feed-forward part's width in hidden sizes
 STEP_DECAY = 0.8  # weight of the loss of draft k: 0.8 ** k (research note kimi-mini 5: 1, 0.8, 0.64)

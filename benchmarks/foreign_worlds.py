@@ -36,11 +36,11 @@ from benchmarks.foreign.bills import BILLS
 from benchmarks.foreign.habits import HABITS, ORDINARY, Mechanism
 from benchmarks.foreign.rewriting import REWRITING
 from benchmarks.foreign.sent import DAY, Scene, body_of, verbatim
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.tokenizer import Profile, load_profile
-from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.wire_profiles import entry_of, learn
+from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 PROFILE = "kimi-k2.5"
 PROVIDER = "World"

@@ -24,12 +24,12 @@ import orjson
 
 from eagle3_assets import lineage
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.render import render_prompt
+from eagle3_assets.exact.prompt_side.render import render_prompt
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
-from eagle3_assets.exact.tokenizer import Profile, load_profile
 from eagle3_assets.store import Store, commit, is_current, read_manifest, write_bytes, write_json
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 # name, backend, share of the samples, length of its answers beside the mean of all
 DATASETS = (

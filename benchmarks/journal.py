@@ -35,7 +35,7 @@ BODIES = 256
 
 def answers(count: int) -> list[object]:
     """`count` records as the collector makes them; bodies repeat, ids do not."""
-    from eagle3_assets.collect.wire_answer import WireAnswer
+    from eagle3_assets.wire.wire_answer import WireAnswer
 
     chance = random.Random(7)
     bodies = [a_body(n, chance, scale=0.8) for n in range(BODIES)]
@@ -54,7 +54,7 @@ def answers(count: int) -> list[object]:
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:
     """(wall, CPU) seconds, with Python's cycle collector as a run sets it."""
-    from eagle3_assets.collect.garbage import rarely_collected
+    from eagle3_assets.collect.run.cycle_collector import rarely_collected
 
     with rarely_collected():
         wall, cpu = time.perf_counter(), time.process_time()
@@ -76,7 +76,7 @@ def write_raw(path: Path, records: list[object], group: int) -> None:
 
 
 def write_ours(folder: Path, records: list[object], group: int) -> None:
-    from eagle3_assets.collect.journal import Journal
+    from eagle3_assets.wire.journal import Journal
 
     with Journal.open(folder) as journal:
         for number, answer in enumerate(records, 1):
@@ -87,10 +87,10 @@ def write_ours(folder: Path, records: list[object], group: int) -> None:
 
 def resume(folder: Path, ledger_path: Path) -> int:
     """Open the journal as a run does; returns how many answers it found."""
-    from eagle3_assets.collect.filing import Filing
-    from eagle3_assets.collect.ledger import Ledger
-    from eagle3_assets.collect.progress import Meter
-    from eagle3_assets.collect.shard_work import ShardJob, ShardWork
+    from eagle3_assets.collect.money.ledger import Ledger
+    from eagle3_assets.collect.run.filing import Filing
+    from eagle3_assets.collect.run.progress import Meter
+    from eagle3_assets.collect.run.shard_work import ShardJob, ShardWork
 
     campaign = a_campaign(2_000)
     work = ShardWork(ShardJob(campaign.dataset[0], "00", (), folder), 4)

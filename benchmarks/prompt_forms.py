@@ -24,11 +24,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.hypotheses import prompt_counts
-from eagle3_assets.exact.prompt_learning import decide_prompt
-from eagle3_assets.exact.request_facts import wants_thinking
-from eagle3_assets.exact.tokenizer import load_profile, profile_for_model
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.prompt_side.hypotheses import prompt_counts
+from eagle3_assets.exact.prompt_side.request_facts import wants_thinking
+from eagle3_assets.exact.providers.prompt_learning import decide_prompt
+from eagle3_assets.targets.tokenizer import load_profile, profile_for_model
+from eagle3_assets.wire.parse import parse_fields
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -20,14 +20,15 @@ from typing import Any
 from benchmarks.full_size import options, prepared
 from eagle3_assets import gate, lineage
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.collect import journal
 from eagle3_assets.exact import sample_row
-from eagle3_assets.exact.checker import Checker
-from eagle3_assets.exact.tokenizer import load_profile
-from eagle3_assets.review import columns, figures, report, token_rows, wires
-from eagle3_assets.review.campaign_page import write_campaign_page
-from eagle3_assets.review.row_invariants import INVARIANTS
+from eagle3_assets.exact.second_opinion.checker import Checker
+from eagle3_assets.review.report import figures, report
+from eagle3_assets.review.report.campaign_page import write_campaign_page
+from eagle3_assets.review.rows import columns, token_rows, wires
+from eagle3_assets.review.rows.row_invariants import INVARIANTS
 from eagle3_assets.store import Store, commit
+from eagle3_assets.targets.tokenizer import load_profile
+from eagle3_assets.wire import journal
 
 SPENT: defaultdict[str, float] = defaultdict(float)
 CALLS: Counter[str] = Counter()

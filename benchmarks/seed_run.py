@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.collector import Progress, Servers, ShardJob, collect
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import ApiKey
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.run.collector import Progress, Servers, ShardJob, collect
+from eagle3_assets.collect.servers.openrouter import ApiKey
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.errors import BudgetStop
 from eagle3_assets.prompts.prompt import Prompt
 

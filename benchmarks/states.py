@@ -62,8 +62,8 @@ def packs_of(lengths: Sequence[int], vocab: int) -> list[Any]:
 
 
 def spec_of(layers: tuple[int, ...], n: int, hidden: int, compress: str = "none") -> Any:
-    from eagle3_assets.states.layers import CONVENTION, FINAL
-    from eagle3_assets.states.part import PartSpec
+    from eagle3_assets.states.format.layers import CONVENTION, FINAL
+    from eagle3_assets.states.format.part import PartSpec
 
     return PartSpec("00000", CONVENTION, FINAL, layers, n, hidden, "bfloat16", "bench", compress)
 
@@ -124,8 +124,8 @@ def best(rounds: int, *works: Callable[[], None], before: Callable[[], None] = l
 
 # ---------------------------------------------------------------------------------------------------- the four
 def measure_tokens(folder: Path, rows: int, rounds: int) -> dict[str, float]:
-    from eagle3_assets.states.capture import capture_rows
-    from eagle3_assets.states.part import write_part
+    from eagle3_assets.states.extractors.capture import capture_rows
+    from eagle3_assets.states.format.part import write_part
 
     vocab, hidden, n = 32_768, 384, 12
     rng = np.random.default_rng(0)
@@ -188,7 +188,7 @@ def peak_mb(mode: str) -> float:
 def measure_files(folder: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
     import torch
 
-    from eagle3_assets.states.part import read_record, write_part
+    from eagle3_assets.states.format.part import read_record, write_part
     from eagle3_assets.states.reader import map_part, rows_of
 
     hidden = 7168

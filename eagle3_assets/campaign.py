@@ -59,7 +59,7 @@ class Target(_Table):
     """`[target]`: the model whose answers and hidden states are wanted."""
 
     model: str = Field(description="the slug that OpenRouter serves it under, e.g. moonshotai/kimi-k2.5")
-    profile: str = Field(description="tokenizer profile, a folder of eagle3_assets/exact/profiles")
+    profile: str = Field(description="tokenizer profile, a folder of eagle3_assets/targets/profiles")
     thinking: bool = True
     end_of_turn_id: int | None = Field(
         default=None, ge=0, description="only to state it a second time; tokenizer_probe refuses a wrong one"

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from eagle3_assets import lineage
-from eagle3_assets import plan as planning
 from eagle3_assets import store as st
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.collect import journal
 from eagle3_assets.errors import GateError, StoreError
-from eagle3_assets.review import gate as verdict_files
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.review import invariants
-from eagle3_assets.review.table import verdict
-from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.review.waivers import Waiver, apply_waivers, read_waivers, used_waivers
+from eagle3_assets.review.verdicts import verdict_files as verdict_files
+from eagle3_assets.review.verdicts.table import verdict
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.review.verdicts.waivers import Waiver, apply_waivers, read_waivers, used_waivers
 from eagle3_assets.store import Manifest, Store, read_json
+from eagle3_assets.wire import journal
 
 Judge = Callable[[Campaign, Store, str, str], list[Verdict]]
 PER_DATASET = ("prompts", "answers", "tokens", "report")
@@ -205,12 +205,12 @@ def _wire_profiles(campaign: Campaign, store: Store, dataset: str, shard: str) -
 
 
 def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
-    from eagle3_assets.exact.checker import Checker
     from eagle3_assets.exact.sample_row import read_table
-    from eagle3_assets.exact.tokenizer import load_profile
-    from eagle3_assets.review.columns import Columns
-    from eagle3_assets.review.quarantine import rules_of
-    from eagle3_assets.review.wires import wires_of
+    from eagle3_assets.exact.second_opinion.checker import Checker
+    from eagle3_assets.review.rows.columns import Columns
+    from eagle3_assets.review.rows.quarantine import rules_of
+    from eagle3_assets.review.rows.wires import wires_of
+    from eagle3_assets.targets.tokenizer import load_profile
 
     best = journal.best(journal.read(store.answers(dataset, shard)))
     profile = load_profile(campaign.target.profile)
@@ -234,7 +234,7 @@ def _report(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[
 
 
 def _corpus(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
-    from eagle3_assets.corpus.verify import judge_corpus
+    from eagle3_assets.corpus.verify_corpus import judge_corpus
 
     return judge_corpus(store)
 
@@ -265,9 +265,9 @@ def _handoff_specforge(campaign: Campaign, store: Store, dataset: str, shard: st
 
 def _hidden_states(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
     from eagle3_assets import corpus as corpora
-    from eagle3_assets.states.on_policy_checks import judge_on_policy
-    from eagle3_assets.states.on_policy_table import read_on_policy
-    from eagle3_assets.states.verify import judge_states
+    from eagle3_assets.states.care.verify_states import judge_states
+    from eagle3_assets.states.verdict.on_policy_checks import judge_on_policy
+    from eagle3_assets.states.verdict.on_policy_table import read_on_policy
 
     verdicts = judge_states(campaign, store, shard, corpora.open(store.corpus).part(shard))
     return [*verdicts, *judge_on_policy(read_on_policy(store.states(shard)), asked=campaign.extraction.verdict_share > 0)]

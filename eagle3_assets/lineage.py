@@ -67,7 +67,7 @@ def _versioned(stage: str, **inputs: Any) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ inputs, stage by stage
 def probe_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.targets.tokenizer import load_profile
 
     profile = load_profile(campaign.target.profile)
     return _versioned(
@@ -227,13 +227,13 @@ def verdicts_manifest(store: Store, shard: str) -> Manifest | None:
 def hidden_states_inputs(campaign: Campaign, store: Store, shard: str) -> dict[str, Any]:
     """By part, not by corpus: a corpus that grew without touching this part leaves its states current."""
     from eagle3_assets.states.partition import state_inputs
-    from eagle3_assets.states.weights import model_fingerprint
+    from eagle3_assets.states.target.weights import model_fingerprint
 
     return state_inputs(campaign, part_digest(store, shard), model_fingerprint(campaign))
 
 
 def _judged(campaign: Campaign, store: Store, shard: str) -> bool:
-    from eagle3_assets.states.on_policy_table import is_judged
+    from eagle3_assets.states.verdict.on_policy_table import is_judged
 
     return is_judged(campaign, store, shard)
 

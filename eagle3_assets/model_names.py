@@ -1,7 +1,7 @@
 """Names of models as gateways write them: one model under many names.
 
 Belongs here: which parts of a name say nothing about the weights. Does not belong here: which tokenizer a model has
-(`exact/profile_facts.py`), prices and routes (`collect/routing.py`).
+(`targets/profile_facts.py`), prices and routes (`collect/servers/routing.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from eagle3_assets import definitions
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.review.table import CHECKS
+from eagle3_assets.review.verdicts.table import CHECKS
 
 GRAPH = {
     "tokenizer_probe": [],
@@ -114,7 +114,7 @@ def test_built_in_campaigns_make_valid_definitions(name: str) -> None:
 
 def test_the_summary_of_a_range_adds_the_shards_up() -> None:
     from eagle3_assets.checks.evaluations import _numbers
-    from eagle3_assets.review.verdict import Verdict
+    from eagle3_assets.review.verdicts.verdict import Verdict
 
     def shard(bad: int, total: int) -> Verdict:
         return Verdict(

@@ -12,8 +12,8 @@ from eagle3_assets import gate, lineage
 from eagle3_assets import store as st
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.errors import GateError, StoreError
-from eagle3_assets.review import gate as verdict_files
-from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.verdicts import verdict_files as verdict_files
+from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.store import Store
 
 

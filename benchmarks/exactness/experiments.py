@@ -15,9 +15,9 @@ from benchmarks.exactness import rebuild
 from benchmarks.exactness.judge import HIGH, judge
 from benchmarks.exactness.purchase import Purchase
 from eagle3_assets.campaign import Corpus
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 FITTED = ("A0", "A1", "A2", "B1", "C1", "R")
 ADMITTED = float(Corpus.model_fields["min_p_exact"].default)

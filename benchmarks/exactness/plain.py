@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.exactness.purchase import Truth
-from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.render import render_prompt, wants_thinking
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.prompt_side.render import render_prompt, wants_thinking
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.fields import Fields
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 SEEDS_END = 163533  # the ordinary token `chas`, which the seed took for the end of turn (design section 6, rule 1)
 

@@ -23,19 +23,19 @@ from aiohttp import web
 
 from benchmarks.exactness.questions import Question
 from eagle3_assets.campaign import Collect
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.attempt import Attempt
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.openrouter import replay_message
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.run.attempt import Attempt
+from eagle3_assets.collect.servers.openrouter import replay_message
 from eagle3_assets.prompts.prompt import Prompt
-from eagle3_assets.standin.generation import Generator
-from eagle3_assets.standin.ledger import TRUTH_FILE, Ledger
+from eagle3_assets.standin.answers.source import AnswerSource, load_source
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import AnswerSource, load_source
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.standin.truth.generation import Generator
+from eagle3_assets.standin.truth.ledger import TRUTH_FILE, Ledger
 from eagle3_assets.standin.vocabulary import Vocabulary
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 KEY = "sk-standin-exactness"
 ENGINES = ("engine", "sglang")  # names in the truth file

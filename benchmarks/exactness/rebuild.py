@@ -14,16 +14,16 @@ from typing import Any, cast
 
 from benchmarks.exactness.purchase import Purchase
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact import wire_profiles as learning
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.reconstruction import Reconstruction
+from eagle3_assets.exact.providers import wire_profiles as learning
+from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.wire_profiles import entry_of, provider_of
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.exact.search.reconstruction import Reconstruction
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 class TimedEncoding:

@@ -20,19 +20,19 @@ from benchmarks.exactness import rebuild
 from benchmarks.exactness.judge import HIGH, judge
 from benchmarks.exactness.purchase import Purchase, buy
 from benchmarks.exactness.questions import Question, make_questions
-from eagle3_assets.collect import probes
-from eagle3_assets.collect.endpoint import Endpoint
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.collect.pilot import probes
+from eagle3_assets.collect.servers.endpoint import Endpoint
 from eagle3_assets.kimi_mini.bank import prompt_key
+from eagle3_assets.standin.answers.replay import Maker, ReplayAnswer
+from eagle3_assets.standin.answers.replay_habits import Traits
+from eagle3_assets.standin.answers.replay_passages import Texts, read_texts
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.replay import Maker, ReplayAnswer
-from eagle3_assets.standin.replay_habits import Traits
-from eagle3_assets.standin.replay_passages import Texts, read_texts
 from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.schema.source import Cut, Habits, Replay
-from eagle3_assets.standin.source import Bank
 from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 BENDS: dict[str, dict[str, Any]] = {
     "neither": {},

@@ -14,14 +14,14 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import gate, lineage
-from eagle3_assets import plan as planning
 from eagle3_assets.assets.stage import OWNERS, Every, described, partition_keys, stage
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import routing as routes
-from eagle3_assets.collect.collector import Progress, ShardJob, ShardResult, collect
-from eagle3_assets.collect.ledger import Ledger
+from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.recount import recount
+from eagle3_assets.collect.run.collector import Progress, ShardJob, ShardResult, collect
+from eagle3_assets.collect.servers import routing as routes
 from eagle3_assets.errors import GateError
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.resources.openrouter import OpenRouterResource

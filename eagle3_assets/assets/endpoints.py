@@ -11,7 +11,7 @@ import dagster as dg
 from eagle3_assets import lineage
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import routing
+from eagle3_assets.collect.servers import routing
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.resources.openrouter import OpenRouterResource
 from eagle3_assets.store import Store, commit, write_json

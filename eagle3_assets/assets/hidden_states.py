@@ -12,7 +12,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.partitions import SINGLE_RUN, corpus_partitions
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.resources.gpu import GpuResource
-from eagle3_assets.states.prune import partition_lock
+from eagle3_assets.states.care.prune import partition_lock
 from eagle3_assets.store import is_current
 
 
@@ -32,9 +32,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     )
     def hidden_states(context: dg.AssetExecutionContext, gpu: GpuResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets import corpus as corpora
-        from eagle3_assets.states.on_policy_checks import sources, summary_markdown
-        from eagle3_assets.states.on_policy_table import is_judged, read_on_policy
-        from eagle3_assets.states.verdict_pass import VerdictPass
+        from eagle3_assets.states.verdict.on_policy_checks import sources, summary_markdown
+        from eagle3_assets.states.verdict.on_policy_table import is_judged, read_on_policy
+        from eagle3_assets.states.verdict.verdict_pass import VerdictPass
 
         with stage(context, campaign) as store:
             gate.require_current(campaign, store, "corpus")
@@ -104,8 +104,8 @@ def prune_job(campaign: Campaign) -> dg.JobDefinition:
 
     @dg.op(description="Old hidden states: shown with their bytes; removed or archived only when `remove` is true.")
     def prune(context: dg.OpExecutionContext, config: PruneConfig) -> None:
-        from eagle3_assets.states.old_states import find_old_states
-        from eagle3_assets.states.prune import remove
+        from eagle3_assets.old_states import find_old_states
+        from eagle3_assets.states.care.prune import remove
 
         with stage(context, campaign) as store:
             candidates = find_old_states(campaign, store, asked=config.partitions, unfinished=config.unfinished)

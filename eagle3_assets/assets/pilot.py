@@ -10,11 +10,11 @@ from eagle3_assets.assets.answers import open_ledger, pilot_limit, stopping_on_s
 from eagle3_assets.assets.endpoints import endpoint_table
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect import journal
-from eagle3_assets.collect import routing as routes
+from eagle3_assets.collect.servers import routing as routes
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.resources.openrouter import OpenRouterResource
 from eagle3_assets.store import Store, commit, read_committed, write_json
+from eagle3_assets.wire import journal
 
 # pilot.json of a campaign that rents no answer: there is nobody to try
 NOBODY_ASKED: dict[str, Any] = {"endpoints": {}, "answers": 0, "lengths": {}, "spent_usd": 0.0}
@@ -54,9 +54,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
 
 
 async def _ask(campaign: Campaign, store: Store, openrouter: OpenRouterResource, snapshot: dict[str, Any]) -> dict[str, Any]:
-    from eagle3_assets.collect.pilot import run_pilot
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.collect.pilot.pilot import run_pilot
     from eagle3_assets.prompts.file import read_prompts
+    from eagle3_assets.targets.tokenizer import load_profile
 
     paid = [d.name for d in campaign.dataset if d.backend == "openrouter"]
     profile = load_profile(campaign.target.profile)
@@ -81,8 +81,8 @@ async def _ask(campaign: Campaign, store: Store, openrouter: OpenRouterResource,
 
 def first_wire_profiles(campaign: Campaign, store: Store) -> dict[str, Any]:
     """What the pilot's answers alone say of each provider's wire; `wire_profiles` learns more when there are more answers."""
-    from eagle3_assets.exact.tokenizer import load_profile
-    from eagle3_assets.exact.wire_profiles import learn
+    from eagle3_assets.exact.providers.wire_profiles import learn
+    from eagle3_assets.targets.tokenizer import load_profile
 
     best = journal.best(journal.read(store.pilot_dir))
     return learn(load_profile(campaign.target.profile), (best[key] for key in sorted(best)), thinking=campaign.target.thinking)

@@ -7,10 +7,10 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import lineage
-from eagle3_assets import plan as planning
 from eagle3_assets.assets.answers import resolved_routing
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.store import commit, read_committed, write_json
 

@@ -24,8 +24,8 @@ def _prompts(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
         f"({dataset.source.revision or 'local'}), stable ids, reserve, shard of each id. Bad rows are set aside with a reason.",
     )
     def prompts(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
         from eagle3_assets.prompts.file import build_prompts, set_aside_path
+        from eagle3_assets.targets.profile_facts import marker_pattern, profile_facts
 
         with stage(context, campaign) as store:
             path = store.prompts(dataset.name)

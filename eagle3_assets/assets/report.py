@@ -24,8 +24,8 @@ def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
         description=f"Validation report of {dataset.name}: verdict, grades, billing per provider, residuals, lengths, funnel, worst samples.",
     )
     def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.review.campaign_page import write_campaign_page
-        from eagle3_assets.review.report import build_report, report_files
+        from eagle3_assets.review.report.campaign_page import write_campaign_page
+        from eagle3_assets.review.report.report import build_report, report_files
 
         with stage(context, campaign) as store:
             for shard in SHARDS:

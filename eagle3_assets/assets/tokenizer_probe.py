@@ -20,7 +20,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     )
     def tokenizer_probe(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.exact.probe import probe
-        from eagle3_assets.exact.tokenizer import load_profile
+        from eagle3_assets.targets.tokenizer import load_profile
 
         with stage(context, campaign) as store:
             found = probe(campaign, load_profile(campaign.target.profile))

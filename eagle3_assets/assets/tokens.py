@@ -8,10 +8,10 @@ import dagster as dg
 from eagle3_assets import gate, lineage
 from eagle3_assets.assets.stage import OWNERS, described, partition_keys, stage
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.collect import journal
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.store import Store, commit, read_committed
+from eagle3_assets.wire import journal
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -48,11 +48,11 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
 
 
 def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, Any]:
-    from eagle3_assets.exact import audit
     from eagle3_assets.exact.rows import build_rows
     from eagle3_assets.exact.sample_row import write_rows
-    from eagle3_assets.exact.tokenizer import load_profile
-    from eagle3_assets.review.quarantine import put_out, rules_of
+    from eagle3_assets.exact.second_opinion import audit
+    from eagle3_assets.review.rows.quarantine import put_out, rules_of
+    from eagle3_assets.targets.tokenizer import load_profile
 
     path = store.tokens(dataset.name, shard)
     inputs = lineage.tokens_inputs(campaign, store, dataset.name, shard)

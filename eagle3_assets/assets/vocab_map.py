@@ -21,7 +21,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
     )
     def vocab_map(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.corpus.vocab import build_vocab_map
-        from eagle3_assets.exact.tokenizer import load_profile
+        from eagle3_assets.targets.tokenizer import load_profile
 
         with stage(context, campaign) as store:
             gate.require_current(campaign, store, "corpus")

@@ -7,10 +7,10 @@ import dagster as dg
 from eagle3_assets import lineage
 from eagle3_assets.assets.stage import OWNERS, described, stage
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.partitions import SINGLE_RUN
 from eagle3_assets.store import Store, commit, manifest_path, require, write_json
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -25,9 +25,9 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         "While data has not decided a provider's leading-space question, no row of it is better than C1.",
     )
     def wire_profiles(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from eagle3_assets.exact.profile_pictures import as_markdown
-        from eagle3_assets.exact.tokenizer import load_profile
-        from eagle3_assets.exact.wire_profiles import learn
+        from eagle3_assets.exact.providers.profile_pictures import as_markdown
+        from eagle3_assets.exact.providers.wire_profiles import learn
+        from eagle3_assets.targets.tokenizer import load_profile
 
         with stage(context, campaign) as store:
             require(store.pilot, made_by="pilot")

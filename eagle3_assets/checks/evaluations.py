@@ -19,8 +19,8 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import gate
-from eagle3_assets.review.table import check_named
-from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.verdicts.table import check_named
+from eagle3_assets.review.verdicts.verdict import Verdict
 
 SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
 SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens

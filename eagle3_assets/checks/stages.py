@@ -19,7 +19,7 @@ from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.checks.evaluations import Checked, log_each, log_summaries, summary
 from eagle3_assets.lineage import corpus_shards
 from eagle3_assets.partitions import SHARD_PARTITIONS, corpus_partitions
-from eagle3_assets.review.table import CHECKS
+from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.store import Store, manifest_path
 
 

@@ -1,7 +1,7 @@
 """`eagle3 audit`: how often rebuilt ids are right, measured where the true ids are known.
 
 Belongs here: which answers are looked at, asking again for more with log-probabilities (`--buy`, under the approval, through the
-collector and the one ledger), the table. Does not belong here: the statistics (`exact/audit.py`), one answer (`exact/blind.py`).
+collector and the one ledger), the table. Does not belong here: the statistics (`second_opinion/audit.py`), one answer (`blind.py`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
-from eagle3_assets.collect import journal, probes
-from eagle3_assets.collect.collector import Progress, Servers, ShardJob, ShardResult, collect
-from eagle3_assets.collect.endpoint import Endpoint
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.routing import RequestForm, Routing, seen_by_pilot, stored_routing
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.pilot import probes
+from eagle3_assets.collect.run.collector import Progress, Servers, ShardJob, ShardResult, collect
+from eagle3_assets.collect.servers.endpoint import Endpoint
+from eagle3_assets.collect.servers.routing import RequestForm, Routing, seen_by_pilot, stored_routing
 from eagle3_assets.errors import GateError
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.store import Store, manifest_path, read_committed
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from eagle3_assets.exact.tokenizer import Profile
+    from eagle3_assets.targets.tokenizer import Profile
 
 # The audit's own scope of the ledger, and the folder of its journal among the answers: a lost ledger is counted again from there, too.
 # No dataset can have this name.
@@ -57,7 +58,7 @@ def command(
 
     Examples: `eagle3 audit` · `eagle3 audit --buy 40`
     """
-    from eagle3_assets.exact import audit
+    from eagle3_assets.exact.second_opinion import audit
 
     campaign = load_campaign()
     store = Store.of(campaign)
@@ -79,8 +80,8 @@ def audit_answers(campaign: Campaign, store: Store) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import track
 
-    from eagle3_assets.exact import audit
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.exact.second_opinion import audit
+    from eagle3_assets.targets.tokenizer import load_profile
 
     profile = load_profile(campaign.target.profile)
     wire_profiles = _wire_profiles(store)
@@ -131,9 +132,9 @@ def _answers(campaign: Campaign, store: Store) -> Iterator[WireAnswer]:
 
 
 def _judge(profile: Profile, campaign: Campaign, answer: WireAnswer, wire_profiles: Mapping[str, Any] | None) -> Any:
-    from eagle3_assets.exact.blind import judge
-    from eagle3_assets.exact.wire import parse_fields
-    from eagle3_assets.exact.wire_profiles import entry_of, provider_of
+    from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of
+    from eagle3_assets.exact.second_opinion.blind import judge
+    from eagle3_assets.wire.parse import parse_fields
 
     fields = parse_fields(answer.body, answer.content_type)
     provider = provider_of(answer.provider, fields.provider, answer.source)
@@ -250,7 +251,7 @@ def _print_table(summary: Mapping[str, Any], path: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from eagle3_assets.exact.audit import ENOUGH
+    from eagle3_assets.exact.second_opinion.audit import ENOUGH
     from eagle3_assets.exact.show import visible
 
     table = Table(title="Rebuilt without their ids, compared with them (95 % bounds)", box=box.SIMPLE)

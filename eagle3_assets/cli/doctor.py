@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StoreError
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.lineage import STAGES
 from eagle3_assets.store import Store, data_root
 
 if TYPE_CHECKING:
-    from eagle3_assets.collect.openrouter import ApiKey, KeyFacts
+    from eagle3_assets.collect.servers.openrouter import ApiKey, KeyFacts
 
 Level = Literal["ok", "warn", "fail"]
 NEEDED = (
@@ -166,7 +166,7 @@ def _lock(campaign: Campaign, store: Store) -> Finding:
 
 
 def _tokenizer(campaign: Campaign) -> Finding:
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.targets.tokenizer import load_profile
 
     profile = load_profile(campaign.target.profile)
     end = profile.end_id
@@ -178,8 +178,8 @@ def _key(campaign: Campaign, network: bool) -> Finding:
         return Finding("key", "ok", "not needed: the server is embedded")
     if not campaign.rents:
         return Finding("key", "ok", "not needed: no dataset is answered through OpenRouter")
-    from eagle3_assets.collect.account import read_account
-    from eagle3_assets.collect.openrouter import ApiKey, allowed_base_url
+    from eagle3_assets.collect.money.account import read_account
+    from eagle3_assets.collect.servers.openrouter import ApiKey, allowed_base_url
 
     key, base = ApiKey.from_environment(), allowed_base_url(campaign)
     if not network:
@@ -215,7 +215,7 @@ async def ask_key(base_url: str, key: ApiKey) -> KeyFacts:
     """GET /key. Raises WireError."""
     import aiohttp
 
-    from eagle3_assets.collect.openrouter import KeyFacts, check_key
+    from eagle3_assets.collect.servers.openrouter import KeyFacts, check_key
 
     async with aiohttp.ClientSession(trust_env=False) as session:
         return KeyFacts.of(await check_key(session, base_url, key))

@@ -1,6 +1,6 @@
 """`eagle3 endpoints`: who may answer and why the others may not; with --used, what each provider gave for its money.
 
-Belongs here: the two tables. Does not belong here: the policy (`collect/routing.py`), counting (`review/providers.py`).
+Belongs here: the two tables. Does not belong here: the policy (`collect/servers/routing.py`), counting (`review/report/providers.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.routing import routing_table, stored_routing
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.routing import routing_table, stored_routing
 from eagle3_assets.store import Store, manifest_path, read_committed
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 Row = dict[str, Any]
 
@@ -54,8 +54,8 @@ def command(
 
 def used_rows(campaign: Campaign, store: Store, *, quiet: bool = False) -> list[Row]:
     """The statistics of every provider in the campaign's journals. Raises StoreError for a damaged journal."""
-    from eagle3_assets.review.figures import count_dataset
-    from eagle3_assets.review.providers import merge_providers, provider_statistics
+    from eagle3_assets.review.report.figures import count_dataset
+    from eagle3_assets.review.report.providers import merge_providers, provider_statistics
 
     folders = [store.pilot_dir, *(store.answers(d.name, s) for d in campaign.dataset if d.backend != "import" for s in SHARDS)]
     known = [folder for folder in folders if folder.is_dir()]

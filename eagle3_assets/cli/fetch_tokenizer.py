@@ -1,6 +1,6 @@
 """`eagle3 fetch-tokenizer`: a profile's tokenizer files from the hub. Data only, never code; pinned where a hash is known.
 
-Belongs here: the download of single files, resumable and atomic. Does not belong here: what the files mean (`exact/tokenizer.py`),
+Belongs here: the download of single files, resumable and atomic. Does not belong here: what the files mean (`targets/tokenizer.py`),
 credentials (none is read or sent: every profile's repository is public).
 """
 
@@ -48,9 +48,9 @@ def command(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    from eagle3_assets.exact.profile_facts import profile_facts
-    from eagle3_assets.exact.tokenizer import load_profile
-    from eagle3_assets.exact.vocabulary_files import CONFIG_FILE, config_difference
+    from eagle3_assets.targets.profile_facts import profile_facts
+    from eagle3_assets.targets.tokenizer import load_profile
+    from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, config_difference
 
     facts = profile_facts(profile)
     if not facts.get("files"):

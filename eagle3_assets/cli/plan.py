@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.collect.account import read_account
+from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.page import Section, sections
 from eagle3_assets.store import Store
 
@@ -61,7 +61,7 @@ def command(
 def _key_line(campaign: Campaign, store: Store, plan: dict[str, Any]) -> str | None:
     """What /key says, beside what the plan still needs; None where no key is needed, or none is set yet."""
     from eagle3_assets.cli.doctor import ask_key, judge_key
-    from eagle3_assets.collect.openrouter import KEY_VARIABLE, ApiKey, allowed_base_url
+    from eagle3_assets.collect.servers.openrouter import KEY_VARIABLE, ApiKey, allowed_base_url
 
     if campaign.server.kind == "embedded" or not os.environ.get(KEY_VARIABLE):
         return None

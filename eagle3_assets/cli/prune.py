@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from eagle3_assets.campaign import load_campaign
-from eagle3_assets.states.old_states import find_old_states
-from eagle3_assets.states.prune import remove
+from eagle3_assets.old_states import find_old_states
+from eagle3_assets.states.care.prune import remove
 from eagle3_assets.store import Store
 
 

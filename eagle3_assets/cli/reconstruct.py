@@ -1,7 +1,7 @@
 """`eagle3 reconstruct`: exact ids from anyone's logs of chat completions. JSONL, JSON, cassettes or stream transcripts in, JSONL out.
 
 Belongs here: opening files, options, writing results and the summary. Does not belong here: the shapes of logs (`exact/logs`), one record
-(`exact/log_rows.py`), learning from a log (`exact/log_learning.py`), processes (`exact/log_workers.py`).
+(`exact/logs/log_rows.py`), learning from a log (`exact/logs/log_learning.py`), processes (`exact/logs/log_workers.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import typer
 from eagle3_assets.errors import ExactError, StoreError
 
 if TYPE_CHECKING:
-    from eagle3_assets.exact.log_learning import Drawn
-    from eagle3_assets.exact.log_rows import LogReader
-    from eagle3_assets.exact.log_workers import Rebuilt
+    from eagle3_assets.exact.logs.log_learning import Drawn
+    from eagle3_assets.exact.logs.log_rows import LogReader
+    from eagle3_assets.exact.logs.log_workers import Rebuilt
 
 STDIN = Path("-")
 GRADES = ("A0", "A1", "A2", "B1", "B2", "R", "C1", "I", "D", "Q")
@@ -67,9 +67,9 @@ def command(
     Examples: `eagle3 reconstruct log.jsonl --table` · `eagle3 reconstruct --learn --save-wire-profiles wire.json log.jsonl > ids.jsonl`
     · `eagle3 reconstruct --request request.json answer.sse` · `eagle3 reconstruct --request batch.jsonl batch_output.jsonl`
     """
-    from eagle3_assets.exact.log_rows import LogRebuilder
-    from eagle3_assets.exact.log_workers import rebuild
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.exact.logs.log_rows import LogRebuilder
+    from eagle3_assets.exact.logs.log_workers import rebuild
+    from eagle3_assets.targets.tokenizer import load_profile
 
     if save_wire_profiles is not None and not learn:
         raise typer.BadParameter("--save-wire-profiles writes what --learn learned: give --learn too")
@@ -107,7 +107,7 @@ def command(
 def _learn(
     reader: LogReader, records: Callable[[], Iterator[bytes]], prior: Sequence[Mapping[str, Any]], save: Path | None
 ) -> tuple[list[dict[str, Any]], Drawn]:
-    from eagle3_assets.exact.log_learning import draw, learn_log, summary
+    from eagle3_assets.exact.logs.log_learning import draw, learn_log, summary
 
     drawn = draw(reader, lambda: iter(_with_progress(records(), "reading", None)))
     learned = learn_log(reader, lambda: iter(_with_progress(records(), "learning", drawn.records)), drawn, prior)
@@ -176,8 +176,8 @@ def _reader(
     profile: str, tokenizer: Path | None, provider: str | None, alias: Sequence[str], request: Path | None
 ) -> tuple[LogReader, Mapping[str, Any] | None]:
     """(the reader, the one request that all files answered where `--request` is one)."""
-    from eagle3_assets.exact.log_rows import LogReader
     from eagle3_assets.exact.logs.batches import index_batch
+    from eagle3_assets.exact.logs.log_rows import LogReader
 
     aliases = {}
     for pair in alias:

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from eagle3_assets.campaign import SHARDS, load_campaign
-from eagle3_assets.collect.shard_work import requeue
+from eagle3_assets.collect.run.shard_work import requeue
 from eagle3_assets.errors import GateError
 from eagle3_assets.exact.sample_row import read_table
-from eagle3_assets.review.quarantine import with_reason
+from eagle3_assets.review.rows.quarantine import with_reason
 from eagle3_assets.store import Store, manifest_path, read_manifest
 
 

@@ -34,7 +34,7 @@ def command(
     Examples: `eagle3 show 3fa9` · `eagle3 show 3fa9 --dataset b3_magicoder --html sample.html`
     """
     from eagle3_assets.exact.show import as_html, as_rich
-    from eagle3_assets.exact.tokenizer import load_profile
+    from eagle3_assets.targets.tokenizer import load_profile
 
     campaign = load_campaign()
     row = find_row(campaign, sample_id, dataset, turn)

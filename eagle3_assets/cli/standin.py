@@ -71,7 +71,7 @@ def serve(
 
     Examples: `eagle3 standin serve` · `eagle3 standin serve --live` · `eagle3 standin serve --port 9000 --standin-profiles my.toml`
     """
-    from eagle3_assets.standin.process import Settings, run_server
+    from eagle3_assets.standin.service.process import Settings, run_server
     from eagle3_assets.store import data_root
 
     folder = folder or data_root() / "standin_serve"
@@ -101,8 +101,8 @@ def schema(markdown: Annotated[bool, typer.Option("--markdown", help="Tables for
 
     Examples: `eagle3 standin schema > standin-profiles.schema.json` · `eagle3 standin schema --markdown`
     """
-    from eagle3_assets.standin import reference
     from eagle3_assets.standin.profiles import profiles_schema
+    from eagle3_assets.standin.service import reference
 
     typer.echo(reference.markdown().rstrip() if markdown else json.dumps(profiles_schema(), indent=2))
 
@@ -134,7 +134,7 @@ def score(
 
 def compare(folder: Path, files: list[Path]) -> dict[str, Any]:
     """`standin.score.score`, with one line for a truth file that is not one. Raises StoreError."""
-    from eagle3_assets.standin.score import score
+    from eagle3_assets.standin.truth.score import score
 
     try:
         return score(folder, files)
@@ -177,7 +177,7 @@ def stop(folder: Folder = None) -> None:
 
     Example: `eagle3 standin stop`
     """
-    from eagle3_assets.standin.launcher import stop as end
+    from eagle3_assets.standin.service.launcher import stop as end
 
     where = folder or _campaign_folder()
     typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")

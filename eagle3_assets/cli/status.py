@@ -15,16 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3_assets import lineage
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import SHARDS, Campaign, Dataset, load_campaign
-from eagle3_assets.collect.account import read_account
+from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
-from eagle3_assets.plan import usd_text
-from eagle3_assets.review.waivers import read_waivers
+from eagle3_assets.estimate import plan as planning
+from eagle3_assets.estimate.plan import usd_text
+from eagle3_assets.review.verdicts.waivers import read_waivers
 from eagle3_assets.store import Store, read_manifest
 
 if TYPE_CHECKING:
-    from eagle3_assets.collect.shard_work import ShardResult
+    from eagle3_assets.collect.run.shard_work import ShardResult
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False) -> None:
@@ -172,9 +172,9 @@ def missing(campaign: Campaign, store: Store) -> list[dict[str, Any]]:
 
 def count_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> ShardResult:
     """How far a shard is, from its manifest when it is complete, else from its journal."""
-    from eagle3_assets.collect.journal import read
-    from eagle3_assets.collect.shard_work import ShardJob, ShardResult, ShardWork
+    from eagle3_assets.collect.run.shard_work import ShardJob, ShardResult, ShardWork
     from eagle3_assets.prompts.file import read_shard
+    from eagle3_assets.wire.journal import read
 
     prompts = tuple(read_shard(store.prompts(dataset.name), shard))
     committed = _committed(store.answers(dataset.name, shard))

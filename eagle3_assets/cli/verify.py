@@ -87,8 +87,8 @@ def verify_one(
     """What is wrong with one partition and what was looked at, as plain JSON. Raises nothing of a user's making."""
     from eagle3_assets import corpus as corpora
     from eagle3_assets import states
-    from eagle3_assets.states.recompute import choose_rows, recompute_rows
-    from eagle3_assets.states.verify import verify_partition
+    from eagle3_assets.states.care.recompute import choose_rows, recompute_rows
+    from eagle3_assets.states.care.verify_states import verify_partition
 
     lines: list[dict[str, str]] = []
 

@@ -10,8 +10,8 @@ import typer
 from eagle3_assets import gate
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import GateError
-from eagle3_assets.review.table import CHECKS
-from eagle3_assets.review.waivers import Waiver, add_waiver, read_waivers
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.waivers import Waiver, add_waiver, read_waivers
 from eagle3_assets.store import Store
 
 LONGEST_DAYS = 366

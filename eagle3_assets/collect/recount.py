@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from eagle3_assets.collect.journal import read, segments
-from eagle3_assets.collect.ledger import Ledger, Payment, to_pico
-from eagle3_assets.collect.openrouter import most_it_could_cost
-from eagle3_assets.collect.pilot import SCOPE
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.money.ledger import Ledger, Payment, to_pico
+from eagle3_assets.collect.pilot.pilot import SCOPE
+from eagle3_assets.collect.servers.openrouter import most_it_could_cost
 from eagle3_assets.errors import StoreError
 from eagle3_assets.store import MANIFEST_SUFFIX, read_json
+from eagle3_assets.wire.journal import read, segments
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.review.columns import Columns, Ragged
+from eagle3_assets.review.rows.columns import Columns, Ragged
 
 Ints = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ import xxhash
 from eagle3_assets.corpus.lines import Lines
 from eagle3_assets.corpus.order import Order
 from eagle3_assets.progress import Step, publish
-from eagle3_assets.review.columns import Columns
+from eagle3_assets.review.rows.columns import Columns
 
 ROWS_PER_GROUP = 64  # small row groups: one row of the archive can be read without its neighbours (perf-baselines.md section 6)
 # Real ids of code, 64 rows a group: 1.36 bytes an id at level 6, 1.44 at 3, 1.56 at 1; bytes of equal weight put together

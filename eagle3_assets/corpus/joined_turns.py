@@ -1,7 +1,7 @@
 """Turns of one sample whose prompts continue each other → one row with several loss spans.
 
 Belongs here: deciding on the ids which rows of a tokens table go together, and the row that they become. Does not belong here: building
-the rows of the turns (`exact/rows.py`: one row an assistant turn, always), admission (`review/admission.py`), cuts by length.
+the rows of the turns (`exact/rows.py`: one row an assistant turn, always), admission (`review/rows/admission.py`), cuts by length.
 
 A row may join the next admitted row of its sample only where that row's prompt begins with all of its ids, prompt and answer: then the
 next row holds it already, and joining moves loss spans and copies no id. Where it does not, the template has rewritten the history

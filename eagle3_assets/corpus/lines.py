@@ -29,9 +29,9 @@ from eagle3_assets.corpus.near import Sketches, sketch_rows
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.exact.sample_row import read_table
 from eagle3_assets.progress import Step, publish
-from eagle3_assets.review.admission import drop_reasons
-from eagle3_assets.review.columns import Columns, Ragged, list_column
-from eagle3_assets.review.structure import structure_faults
+from eagle3_assets.review.rows.admission import drop_reasons
+from eagle3_assets.review.rows.columns import Columns, Ragged, list_column
+from eagle3_assets.review.rows.structure import structure_faults
 
 LINEAGE = (
     "sample_id", "turn", "attempt", "dataset", "shard", "source", "provider", "grade", "p_exact", "p_basis", "finish_reason",

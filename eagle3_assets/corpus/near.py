@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from eagle3_assets.review.columns import Ragged
+from eagle3_assets.review.rows.columns import Ragged
 
 SHINGLE = 5  # ids: one changed id in fifty still leaves an index of 0.82
 BINS, BANDS = 128, 32

@@ -1,7 +1,7 @@
 """Which rows enter the corpus, where, and on which side of the split: decided on one light line a row, before anything is written.
 
 Belongs here: superseded attempts, admission, weights, duplicates, the seeded shuffle, the deal into partitions.
-Does not belong here: reading token files (`lines.py`), writing (`forms.py`), the policy itself (`review/admission.py`), how near
+Does not belong here: reading token files (`lines.py`), writing (`forms.py`), the policy itself (`review/rows/admission.py`), how near
 duplicates and groups are found (`near.py`, `groups.py`).
 """
 
@@ -20,8 +20,8 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.groups import Groups, Members, group_rows
 from eagle3_assets.corpus.lines import Lines
 from eagle3_assets.corpus.near import find_near_duplicates, shingles_of
-from eagle3_assets.review.admission import REASONS as ADMISSION_REASONS
-from eagle3_assets.review.admission import drop_reason_sql
+from eagle3_assets.review.rows.admission import REASONS as ADMISSION_REASONS
+from eagle3_assets.review.rows.admission import drop_reason_sql
 
 DROP_REASONS = {
     "superseded": "another attempt at the same sample and turn counts (the highest)",

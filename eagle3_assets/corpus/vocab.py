@@ -26,10 +26,10 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.reader import Corpus, open_corpus
 from eagle3_assets.corpus.swap import replaced_folder, whole_folder
 from eagle3_assets.errors import CorpusError, StoreError
-from eagle3_assets.exact.tokenizer import load_profile, profile_facts
-from eagle3_assets.review.table import check_named, verdict
-from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.verdicts.table import check_named, verdict
+from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.store import Manifest, Store, commit, digest_json, read_json, write_json
+from eagle3_assets.targets.tokenizer import load_profile, profile_facts
 
 FILES = ("d2t.npy", "t2d.npy", "token_freq.parquet", "map.json")
 VERSION = 1

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle3_assets.estimate.assumptions import stated
+from eagle3_assets.estimate.holds import answer_seconds
 from eagle3_assets.estimate.lengths import RowLengths
-from eagle3_assets.estimate.money import answer_seconds
 from eagle3_assets.estimate.scenario import DTYPES, Scenario
 
 # Bytes beside the vectors of a trainer's own files are hundredths of a percent of them (handoff/row_table.py counts them).

@@ -14,12 +14,12 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.fields import ToolCall
-from eagle3_assets.exact.grammar import assemble, check, split
-from eagle3_assets.exact.profile_facts import profile_for_model
-from eagle3_assets.exact.render import declaration, default_form, render_text, render_with_template
-from eagle3_assets.exact.tokenizer import Profile, load_profile
-from eagle3_assets.exact.turn_text import TurnText, parts_of, texts_of
+from eagle3_assets.exact.prompt_side.render import declaration, default_form, render_text, render_with_template
+from eagle3_assets.targets.grammar import assemble, check, split
+from eagle3_assets.targets.profile_facts import profile_for_model
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.targets.turn_text import TurnText, parts_of, texts_of
+from eagle3_assets.wire.fields import ToolCall
 
 GOLDEN_FILE = "golden.json"
 SEED = 20260101

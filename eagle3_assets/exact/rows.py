@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.audit import Audit, with_rates
-from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.reconstruction import Reconstruction
+from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields, storable, usd
-from eagle3_assets.exact.wire_profiles import entry_of, provider_of
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.exact.search.reconstruction import Reconstruction
+from eagle3_assets.exact.second_opinion.audit import Audit, with_rates
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.fields import Fields, storable
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.values import usd
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 def build_rows(

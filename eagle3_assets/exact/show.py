@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.targets.tokenizer import Profile
 
 if TYPE_CHECKING:
     from rich.text import Text

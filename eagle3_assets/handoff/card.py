@@ -12,7 +12,7 @@ from typing import Any
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.order import DROP_REASONS
 from eagle3_assets.handoff.policy import REFUSALS
-from eagle3_assets.review.page import escape_markdown
+from eagle3_assets.review.report.page import escape_markdown
 from eagle3_assets.store import write_bytes
 
 GRADES = {  # design section 5

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from eagle3_assets.states.final_norm import FinalNorm, normed_share
+from eagle3_assets.states.format.final_norm import FinalNorm, normed_share
 
 if TYPE_CHECKING:
     import torch

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 VERSION = 1
 TABLE_FILE, NORM_FILE = "rows.json", "final_norm.npy"
 STATES_VARIABLE = "EAGLE3_STATES"
-CONVENTION, FINAL = "E_k=input_of_decoder_layer_k", "prenorm"  # states/layers.py; any other is refused
+CONVENTION, FINAL = "E_k=input_of_decoder_layer_k", "prenorm"  # states/format/layers.py; any other is refused
 # numpy has no bf16: its 16 bits are kept and reinterpreted by torch
 DTYPES = {"bfloat16": "<i2", "float32": "<f4"}
 _WHOLE = {2: "<i2", 4: "<i4"}  # integers of as many bytes
@@ -109,7 +109,7 @@ class MappedRows:
         return len(self.table["layers"]) + 1, self.table["hidden_size"]
 
     def _decode(self, number: int, place: int, tokens: int) -> npt.NDArray[Any]:
-        """Row `place` of a lossless part: its byte planes (states/planes.py), highest first, each as it is or by zstd."""
+        """Row `place` of a lossless part: its byte planes (states/format/planes.py), highest first, each as it is or by zstd."""
         import pyarrow as pa
 
         arrays, values = self._maps[number], tokens * self._shape[0] * self._shape[1]

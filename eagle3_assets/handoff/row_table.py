@@ -22,10 +22,10 @@ from eagle3_assets.corpus.reader import Corpus
 from eagle3_assets.errors import CorpusError, StateError
 from eagle3_assets.handoff.mapped_rows import NORM_FILE, TABLE_FILE, VERSION, digest_ids
 from eagle3_assets.handoff.policy import REFUSALS, judged_rows, refusal_with_states, state_row
-from eagle3_assets.states.part import read_header
+from eagle3_assets.states.format.part import read_header
+from eagle3_assets.states.format.state_part import StatePart
 from eagle3_assets.states.reader import States
 from eagle3_assets.states.reader import open as open_states
-from eagle3_assets.states.state_part import StatePart
 from eagle3_assets.store import Store
 
 SPLITS = ("train", "validation")

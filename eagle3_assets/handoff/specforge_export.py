@@ -27,7 +27,7 @@ from eagle3_assets.handoff.mapped_rows import read_table
 from eagle3_assets.handoff.row_table import write_row_table
 from eagle3_assets.handoff.specforge_rows import write_references
 from eagle3_assets.handoff.state_files import guard_files, write_state_files
-from eagle3_assets.states.layers import translate
+from eagle3_assets.states.format.layers import translate
 from eagle3_assets.store import Manifest, Store, commit
 
 NAME: Final = "specforge"

@@ -32,8 +32,8 @@ from eagle3_assets.handoff.card import write_card
 from eagle3_assets.handoff.policy import refusal, rows_as_judged
 from eagle3_assets.handoff.row_table import Tally
 from eagle3_assets.progress import Step, publish
-from eagle3_assets.review.table import verdict
-from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.review.verdicts.table import verdict
+from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.store import Manifest, Store, commit
 
 ROWS, VALIDATION, CARD = "tokens.jsonl", "validation.jsonl.gz", "README.md"

@@ -30,13 +30,13 @@ from eagle3_assets.handoff.row_table import SPLITS
 from eagle3_assets.handoff.specforge_export import DRAFT, VOCABULARY
 from eagle3_assets.handoff.specforge_rows import FeatureRow, references
 from eagle3_assets.handoff.state_files import Trainer, file_faults
-from eagle3_assets.review.table import verdict
-from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.layers import translate_back
+from eagle3_assets.review.verdicts.table import verdict
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.format.layers import translate_back
 from eagle3_assets.states.reader import StateRow, States
 from eagle3_assets.states.reader import open as open_states
-from eagle3_assets.states.target_head import load_head
+from eagle3_assets.states.target.target_head import load_head
 from eagle3_assets.store import Store
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import chat, demo_data, evaluate, judge, spelling
-from eagle3_assets.kimi_mini.episode import declarations, prompt_messages
+from eagle3_assets.kimi_mini import chat
 from eagle3_assets.kimi_mini.tokenizer import DATA, load_encoding
+from eagle3_assets.kimi_mini.workshop import demo_data, evaluate, judge, spelling
+from eagle3_assets.kimi_mini.workshop.episode import declarations, prompt_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

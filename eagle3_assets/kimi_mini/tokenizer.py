@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import world
+from eagle3_assets.kimi_mini.workshop import world
 
 if TYPE_CHECKING:
     import tiktoken

@@ -1,7 +1,7 @@
 """What a source says of its answers beside their text: the ids that were sampled, the prompt ids, the finish reason.
 
 Belongs here: finding them, for the final answer and for every assistant message. Does not belong here: texts (`mapping.py`),
-whether the ids are believed (`exact/server_ids.py`).
+whether the ids are believed (`exact/search/server_ids.py`).
 
 They stand in a column of the row (one value: the final answer's; a list of values: one an assistant message) or, under the same
 name, in each assistant message.

@@ -21,8 +21,8 @@ from typing import Any
 
 from eagle3_assets.campaign import N_SHARDS, SHARDS, Campaign, Dataset
 from eagle3_assets.errors import PromptError
+from eagle3_assets.prompts.lazy_json import Packed
 from eagle3_assets.prompts.mapping import columns_of, dump_json, map_row
-from eagle3_assets.prompts.packed import Packed
 from eagle3_assets.prompts.prompt import Given, Prompt
 from eagle3_assets.prompts.sample import CHARS_PER_TOKEN, Candidate, Sampler, canonical, expected_tokens, sample_id
 from eagle3_assets.prompts.screen import screen, screen_text, strings

@@ -10,7 +10,7 @@ from eagle3_assets.campaign import Campaign
 
 if TYPE_CHECKING:
     from eagle3_assets.states.extractors.interface import Extractor
-    from eagle3_assets.states.part_job import PartWriter
+    from eagle3_assets.states.extractors.part_job import PartWriter
 
 
 class GpuResource(dg.ConfigurableResource):  # type: ignore[type-arg]

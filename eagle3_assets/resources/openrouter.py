@@ -5,8 +5,8 @@ from __future__ import annotations
 import dagster as dg
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.collector import Servers
-from eagle3_assets.collect.openrouter import KEY_VARIABLE, ApiKey, allowed_base_url
+from eagle3_assets.collect.run.collector import Servers
+from eagle3_assets.collect.servers.openrouter import KEY_VARIABLE, ApiKey, allowed_base_url
 from eagle3_assets.store import Store
 
 
@@ -40,7 +40,7 @@ class OpenRouterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 def _embedded(campaign: Campaign, store: Store) -> Servers:
-    from eagle3_assets.standin.launcher import ensure_running
+    from eagle3_assets.standin.service.launcher import ensure_running
 
     profiles = campaign.server.standin_profiles
     address = ensure_running(

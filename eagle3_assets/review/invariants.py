@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Dataset
-from eagle3_assets.collect.routing import is_same_model
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.routing import is_same_model
 from eagle3_assets.errors import StoreError
-from eagle3_assets.plan import usd_text
-from eagle3_assets.review.report_checks import judge_report
-from eagle3_assets.review.shares import share_of_shard
-from eagle3_assets.review.table import check_named, verdict
-from eagle3_assets.review.token_rows import JudgedRow, Key, RowChecker, judge_tokens
-from eagle3_assets.review.verdict import Verdict
+from eagle3_assets.estimate.plan import usd_text
+from eagle3_assets.review.report.report_checks import judge_report
+from eagle3_assets.review.rows.token_rows import JudgedRow, Key, RowChecker, judge_tokens
+from eagle3_assets.review.verdicts.shares import share_of_shard
+from eagle3_assets.review.verdicts.table import check_named, verdict
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 __all__ = [
     "JudgedRow",

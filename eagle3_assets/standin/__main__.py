@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from eagle3_assets.errors import Eagle3Error
-from eagle3_assets.standin.process import Settings, run_server
+from eagle3_assets.standin.service.process import Settings, run_server
 
 READY = b"ready\n"
 

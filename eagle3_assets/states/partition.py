@@ -21,17 +21,17 @@ import xxhash
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError, StoreError
-from eagle3_assets.review.table import check_named
-from eagle3_assets.states.disk import require_room
+from eagle3_assets.review.verdicts.table import check_named
 from eagle3_assets.states.extractors.interface import Extractor
-from eagle3_assets.states.final_norm import FILE_NAME as FINAL_NORM_FILE
-from eagle3_assets.states.final_norm import save_final_norm
-from eagle3_assets.states.layers import CONVENTION, FINAL, check_layers
-from eagle3_assets.states.manifest import FILE_NAME as MANIFEST_FILE
-from eagle3_assets.states.manifest import read_partition, write_manifest
-from eagle3_assets.states.part import SCHEMA_VERSION, PartSpec, file_bytes, part_name, read_record, record_path
-from eagle3_assets.states.part_job import InProcess, PartJob, PartWriter, job_tokens
-from eagle3_assets.states.state_part import StatePart
+from eagle3_assets.states.extractors.part_job import InProcess, PartJob, PartWriter, job_tokens
+from eagle3_assets.states.format.disk import require_room
+from eagle3_assets.states.format.final_norm import FILE_NAME as FINAL_NORM_FILE
+from eagle3_assets.states.format.final_norm import save_final_norm
+from eagle3_assets.states.format.layers import CONVENTION, FINAL, check_layers
+from eagle3_assets.states.format.manifest import FILE_NAME as MANIFEST_FILE
+from eagle3_assets.states.format.manifest import read_partition, write_manifest
+from eagle3_assets.states.format.part import SCHEMA_VERSION, PartSpec, file_bytes, part_name, read_record, record_path
+from eagle3_assets.states.format.state_part import StatePart
 from eagle3_assets.store import Store, commit, digest_json, is_current, manifest_path
 
 

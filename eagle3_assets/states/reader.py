@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle3_assets.errors import StateError
-from eagle3_assets.states.final_norm import FinalNorm, load_final_norm
-from eagle3_assets.states.manifest import PartitionManifest, read_partition
-from eagle3_assets.states.part import read_header
-from eagle3_assets.states.planes import unpack_planes
-from eagle3_assets.states.state_part import StatePart
+from eagle3_assets.states.format.final_norm import FinalNorm, load_final_norm
+from eagle3_assets.states.format.manifest import PartitionManifest, read_partition
+from eagle3_assets.states.format.part import read_header
+from eagle3_assets.states.format.planes import unpack_planes
+from eagle3_assets.states.format.state_part import StatePart
 from eagle3_assets.store import digest_file
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from eagle3_assets.assets.answers import open_ledger
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.store import Store
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 def _paid(request_id: str, usd: float) -> WireAnswer:

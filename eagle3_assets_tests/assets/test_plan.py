@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dagster as dg
 
-from eagle3_assets import plan as planning
 from eagle3_assets.assets.plan import metadata_of
 from eagle3_assets.campaign import load_campaign
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.page import as_markdown
 
 

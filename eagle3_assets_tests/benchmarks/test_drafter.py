@@ -21,11 +21,11 @@ from drafter_models import DRAFTERS, OwnDrafter, SpeculatorsDrafter, Target  # n
 from eagle3_assets.campaign import load_campaign  # noqa: E402
 from eagle3_assets.corpus.pack import Pack  # noqa: E402
 from eagle3_assets.errors import StateError  # noqa: E402
-from eagle3_assets.states.final_norm import FinalNorm, save_final_norm  # noqa: E402
-from eagle3_assets.states.layers import CONVENTION, FINAL  # noqa: E402
-from eagle3_assets.states.manifest import write_manifest  # noqa: E402
-from eagle3_assets.states.part import PartSpec, write_part  # noqa: E402
-from eagle3_assets.states.weights import model_fingerprint  # noqa: E402
+from eagle3_assets.states.format.final_norm import FinalNorm, save_final_norm  # noqa: E402
+from eagle3_assets.states.format.layers import CONVENTION, FINAL  # noqa: E402
+from eagle3_assets.states.format.manifest import write_manifest  # noqa: E402
+from eagle3_assets.states.format.part import PartSpec, write_part  # noqa: E402
+from eagle3_assets.states.target.weights import model_fingerprint  # noqa: E402
 from eagle3_assets.store import Store  # noqa: E402
 
 V, H, STRIDES = 40, 32, 4  # ids, hidden size, kinds of row

@@ -17,8 +17,8 @@ sys.path.append(str(ROOT))  # the benchmarks are beside the package, not in it
 from benchmarks import foreign_log, foreign_worlds  # noqa: E402
 from benchmarks.foreign import cases, model, sent  # noqa: E402
 from benchmarks.foreign.habits import HABITS  # noqa: E402
-from eagle3_assets.exact.render import render_prompt  # noqa: E402
-from eagle3_assets.exact.tokenizer import load_profile  # noqa: E402
+from eagle3_assets.exact.prompt_side.render import render_prompt  # noqa: E402
+from eagle3_assets.targets.tokenizer import load_profile  # noqa: E402
 from eagle3_assets_tests.conftest import shared_data  # noqa: E402
 from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs  # noqa: E402
 

@@ -21,8 +21,8 @@ from eagle3_assets.campaign import SHARDS
 from eagle3_assets.cli import recheck, waive
 from eagle3_assets.definitions import build_definitions
 from eagle3_assets.exact.sample_row import read_table, rows_of, write_rows
-from eagle3_assets.review import gate as verdict_files
-from eagle3_assets.review.waivers import waivers_path
+from eagle3_assets.review.verdicts import verdict_files as verdict_files
+from eagle3_assets.review.verdicts.waivers import waivers_path
 from eagle3_assets.store import Store, commit, manifest_path, read_json, write_json
 
 DATASET = "b3_magicoder"

@@ -13,18 +13,18 @@ import pytest
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli import audit
 from eagle3_assets.cli.main import run
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.collector import Servers
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import ApiKey
+from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.recount import recount
-from eagle3_assets.collect.routing import resolve
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.collect.run.collector import Servers
+from eagle3_assets.collect.servers.openrouter import ApiKey
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets.store import Store
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.collect.samples import a_campaign, a_dataset, a_prompt
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, MakeStandin, connected, settings
@@ -61,7 +61,7 @@ def test_answers_with_ids_are_counted_and_written_down(
     assert run(["audit"]) == 0
     out = capsys.readouterr().out
     assert "b1_glaive" in out and "b3_magicoder" not in out and "C1: 32 of 32 exact" in out
-    from eagle3_assets.exact.audit import read
+    from eagle3_assets.exact.second_opinion.audit import read
 
     found = read(store.audit)
     assert found is not None and found.pooled.rows == 32
@@ -154,7 +154,7 @@ def test_the_sample_is_drawn_by_stratum_and_bought_once_under_a_scope_of_its_own
 
 
 def test_reserve_prompts_are_not_asked_and_tools_only_where_they_are_taken(tmp_path: Path) -> None:
-    from eagle3_assets.collect.endpoint import read_endpoint
+    from eagle3_assets.collect.servers.endpoint import read_endpoint
     from eagle3_assets_tests.collect.samples import an_endpoint
 
     names = ["temperature", "top_p", "max_tokens", "reasoning", "logprobs"]

@@ -8,8 +8,8 @@ import pytest
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli import main
-from eagle3_assets.collect.journal import Journal
 from eagle3_assets.store import Store, commit, write_json
+from eagle3_assets.wire.journal import Journal
 from eagle3_assets_tests.collect.samples import a_snapshot, an_answer, an_endpoint
 
 MARKUP = "[red]Odd[/red]"

@@ -15,8 +15,8 @@ import pytest
 from eagle3_assets.cli.fetch_tokenizer import fetch_file, file_url
 from eagle3_assets.cli.main import run
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.profile_facts import PROFILES_DIR, profile_facts
-from eagle3_assets.exact.tokenizer import load_profile
+from eagle3_assets.targets.profile_facts import PROFILES_DIR, profile_facts
+from eagle3_assets.targets.tokenizer import load_profile
 
 
 class Hub(ThreadingHTTPServer):

@@ -19,11 +19,11 @@ from eagle3_assets.cli import main, run
 from eagle3_assets.cli import plan as plan_command
 from eagle3_assets.cli.standin import compare
 from eagle3_assets.errors import StoreError
+from eagle3_assets.estimate.plan import make_plan
 from eagle3_assets.exact.sample_row import write_rows
-from eagle3_assets.plan import make_plan
 from eagle3_assets.store import Store
 from eagle3_assets_tests.conftest import REPOSITORY
-from eagle3_assets_tests.review.rows import make_row
+from eagle3_assets_tests.review.made_rows import make_row
 
 MARKUP = "x[/red]y[bold]z"
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli import doctor, main, status
 from eagle3_assets.cli import plan as plan_command
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import KeyFacts
-from eagle3_assets.collect.reconcile import note
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.money.reconcile import note
+from eagle3_assets.collect.servers.openrouter import KeyFacts
 from eagle3_assets.errors import WireError
-from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.prompts.file import build_prompts, read_prompts
 from eagle3_assets.store import Store, commit
+from eagle3_assets.targets.profile_facts import marker_pattern, profile_facts
+from eagle3_assets.wire.journal import Journal
 from eagle3_assets_tests.collect.samples import an_answer
 
 MARKERS = marker_pattern(profile_facts("kimi-mini"))

@@ -16,7 +16,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli.main import run
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.partition import state_inputs, write_partition
-from eagle3_assets.states.weights import model_fingerprint
+from eagle3_assets.states.target.weights import model_fingerprint
 from eagle3_assets.store import Store, manifest_path
 from eagle3_assets_tests.states.conftest import make_packs
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .samples import MODEL, a_snapshot
+from eagle3_assets_tests.collect.samples import MODEL, a_snapshot
 
 COST = 0.0005
 

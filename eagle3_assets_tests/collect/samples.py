@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.collect.collector import Pace
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.run.collector import Pace
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 MODEL = "moonshotai/kimi-k2.5"
 KEY = "sk-or-v1-canary-4f1c9b2d7e"

@@ -10,20 +10,19 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.ledger import Ledger
-
-from .fake_openrouter import COST, FakeOpenRouter
-from .samples import KEY, everything_written
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.wire import journal
+from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter
+from eagle3_assets_tests.collect.samples import KEY, everything_written
 
 COUNT, IN_FLIGHT, LIMIT_USD = 120, 16, 5.0
 
 CHILD = """
 import asyncio, pathlib, sys
-from eagle3_assets.collect.collector import Servers, ShardJob, collect
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import ApiKey
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.run.collector import Servers, ShardJob, collect
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.servers.openrouter import ApiKey
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets_tests.collect.samples import KEY, QUICK, a_campaign, a_prompt, a_snapshot
 
 root, base_url, count, limit = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])

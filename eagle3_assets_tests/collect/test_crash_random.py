@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.ledger import Ledger
-
-from .fake_openrouter import COST, FakeOpenRouter
-from .test_crash import CHILD, IN_FLIGHT, LIMIT_USD
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.wire import journal
+from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter
+from eagle3_assets_tests.collect.test_crash import CHILD, IN_FLIGHT, LIMIT_USD
 
 COUNT = 160
 # In a process of its own: what was on the disk for sure is written down at every fsync of a journal.

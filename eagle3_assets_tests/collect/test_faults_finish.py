@@ -10,24 +10,23 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.collector import Servers, ShardJob, collect
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import ApiKey
-from eagle3_assets.collect.outcomes import TABLE
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.run.collector import Servers, ShardJob, collect
+from eagle3_assets.collect.run.outcomes import TABLE
+from eagle3_assets.collect.servers.openrouter import ApiKey
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.errors import BudgetStop, WireError
 from eagle3_assets.standin import chance
-from eagle3_assets.standin import faults as catalogue
+from eagle3_assets.standin.openrouter import faults as catalogue
 from eagle3_assets.standin.request import read_request
 from eagle3_assets.standin.schema.faults import Faults, FaultScript
-from eagle3_assets.standin.server import Standin
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.wire import journal
+from eagle3_assets_tests.collect.samples import QUICK, a_campaign, a_prompt
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, MakeStandin, connected, settings
 from eagle3_assets_tests.standin.conftest import answers as answers
 from eagle3_assets_tests.standin.conftest import make_standin as make_standin
 from eagle3_assets_tests.standin.conftest import vocabulary as vocabulary
-
-from .samples import QUICK, a_campaign, a_prompt
 
 COUNT, SHARE, LIMIT_USD = 40, 0.4, 5.0
 PERMANENT = {"400", "403", "413", "422"}  # this prompt will never be answered (contract 2.2)

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_assets.collect import attempt, exchange, journal, openrouter
-from eagle3_assets.collect.attempt import Attempt
-from eagle3_assets.collect.exchange import Exchange, new_session
-from eagle3_assets.collect.openrouter import ApiKey
+from eagle3_assets.collect.run import attempt
+from eagle3_assets.collect.run.attempt import Attempt
+from eagle3_assets.collect.servers import exchange, openrouter
+from eagle3_assets.collect.servers.exchange import Exchange, new_session
+from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.errors import WireError
-
-from .fake_openrouter import COST, FakeOpenRouter, completion
-from .samples import KEY, MODEL, a_campaign, a_dataset, a_prompt
-from .test_collector import Desk, prompts, run
+from eagle3_assets.wire import journal
+from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter, completion
+from eagle3_assets_tests.collect.run.test_collector import Desk, prompts, run
+from eagle3_assets_tests.collect.samples import KEY, MODEL, a_campaign, a_dataset, a_prompt
 
 WHOLE = json.dumps(completion(1)).encode()
 JSON = {"content-type": "application/json"}
@@ -77,7 +78,7 @@ def test_an_error_after_the_record_leaves_the_money_settled(tmp_path: Path, monk
         def broken(*args: Any) -> Any:
             raise RuntimeError("a mistake of ours")
 
-        monkeypatch.setattr("eagle3_assets.collect.collector._Run.settle_prompt", broken)
+        monkeypatch.setattr("eagle3_assets.collect.run.collector._Run.settle_prompt", broken)
         with pytest.raises(RuntimeError, match="a mistake of ours"):
             await d.collect(server, d.job(prompts(1)))
         assert len(d.answers()) == 1 and d.totals.spent_usd == pytest.approx(COST) and d.totals.ambiguous_usd == 0
@@ -223,7 +224,7 @@ def test_an_error_in_a_look_up_is_heard(tmp_path: Path, monkeypatch: pytest.Monk
         raise RuntimeError("a mistake of ours")
 
     async def story(d: Desk, server: FakeOpenRouter) -> None:
-        monkeypatch.setattr("eagle3_assets.collect.bills.look_up_cost", broken)
+        monkeypatch.setattr("eagle3_assets.collect.run.bills.look_up_cost", broken)
         server.scripts = {"q0": ["no_usage"]}
         with pytest.raises(RuntimeError, match="a mistake of ours"):
             await d.collect(server, d.job(prompts(1)))

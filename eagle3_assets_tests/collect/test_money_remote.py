@@ -14,23 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3_assets.collect import look_ups
-from eagle3_assets.collect.account import read_account
-from eagle3_assets.collect.collector import Servers
-from eagle3_assets.collect.desk import Desk
-from eagle3_assets.collect.exchange import new_session
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.ledger import Ledger, to_pico
-from eagle3_assets.collect.look_ups import MOST_TRIES, LookUp
-from eagle3_assets.collect.money import PICO
-from eagle3_assets.collect.openrouter import ApiKey
-from eagle3_assets.collect.reconcile import Reconciliation, Remote, source_name
+from eagle3_assets.collect.money import look_ups
+from eagle3_assets.collect.money.account import read_account
+from eagle3_assets.collect.money.amounts import PICO
+from eagle3_assets.collect.money.desk import Desk
+from eagle3_assets.collect.money.ledger import Ledger, to_pico
+from eagle3_assets.collect.money.look_ups import MOST_TRIES, LookUp
+from eagle3_assets.collect.money.reconcile import Reconciliation, Remote, source_name
+from eagle3_assets.collect.run.collector import Servers
+from eagle3_assets.collect.servers.exchange import new_session
+from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.errors import BudgetStop
-
-from .fake_openrouter import COST, FakeOpenRouter
-from .samples import KEY, QUICK, a_campaign, a_dataset, an_answer, everything_written
-from .test_collector import Desk as Place
-from .test_collector import prompts, run
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter
+from eagle3_assets_tests.collect.run.test_collector import Desk as Place
+from eagle3_assets_tests.collect.run.test_collector import prompts, run
+from eagle3_assets_tests.collect.samples import KEY, QUICK, a_campaign, a_dataset, an_answer, everything_written
 
 SLOW = replace(QUICK, look_up=0.02)  # a run ends after the two tries at once
 

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from eagle3_assets import store
-from eagle3_assets.collect import journal
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.ledger import Ledger
-from eagle3_assets.collect.openrouter import build_request, most_it_can_cost, most_it_could_cost
+from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.recount import recount
-from eagle3_assets.collect.routing import resolve
+from eagle3_assets.collect.servers.openrouter import build_request, most_it_can_cost, most_it_could_cost
+from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.errors import BudgetStop, StoreError
-
-from .fake_openrouter import COST, FakeOpenRouter
-from .samples import a_campaign, a_dataset, a_prompt, a_snapshot, an_answer, an_endpoint, first_dataset
-from .test_collector import Desk, prompts, run
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter
+from eagle3_assets_tests.collect.run.test_collector import Desk, prompts, run
+from eagle3_assets_tests.collect.samples import a_campaign, a_dataset, a_prompt, a_snapshot, an_answer, an_endpoint, first_dataset
 
 CAMPAIGN = a_campaign()
 ROUTING = resolve(
@@ -160,7 +159,7 @@ def test_a_damaged_journal_refuses(tmp_path: Path) -> None:
 
 HOLDER = """
 import pathlib, sys
-from eagle3_assets.collect.ledger import Ledger
+from eagle3_assets.collect.money.ledger import Ledger
 ledger = Ledger(pathlib.Path(sys.argv[1]), 1.0)
 ledger.reserve("theirs", "b3", 0.4)
 print("ready", flush=True)

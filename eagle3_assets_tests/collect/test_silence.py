@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from eagle3_assets.collect import exchange, journal
-from eagle3_assets.collect.exchange import Exchange, new_session, says_something
-
-from .fake_openrouter import FakeOpenRouter, completion
-from .samples import a_campaign, a_prompt
-from .test_collector import Desk, run
+from eagle3_assets.collect.servers import exchange
+from eagle3_assets.collect.servers.exchange import Exchange, new_session, says_something
+from eagle3_assets.wire import journal
+from eagle3_assets_tests.collect.fake_openrouter import FakeOpenRouter, completion
+from eagle3_assets_tests.collect.run.test_collector import Desk, run
+from eagle3_assets_tests.collect.samples import a_campaign, a_prompt
 
 WHOLE = json.dumps(completion(1)).encode()
 GAP_S, SILENCE_S = 0.05, 0.25

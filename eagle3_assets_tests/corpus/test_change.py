@@ -10,17 +10,17 @@ import pytest
 
 from eagle3_assets import corpus as corpora
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.journal import Journal
-from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.corpus.change import reasons
-from eagle3_assets.corpus.lineage import journal_record, journal_records
 from eagle3_assets.corpus.merge import build_corpus
+from eagle3_assets.corpus.provenance import journal_record, journal_records
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.progress import Step, listening
 from eagle3_assets.store import Store, manifest_path
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.corpus.test_joined_turns import session
-from eagle3_assets_tests.review.rows import make_row, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import make_row, tiny_campaign, write_tokens
 
 OLD = [make_row(i) for i in range(40)]
 NEW = [make_row(("new", i), dataset="b8_sweagent") for i in range(10)]

@@ -12,7 +12,7 @@ from eagle3_assets import corpus as corpora
 from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.store import Store
-from eagle3_assets_tests.review.rows import make_row, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import make_row, tiny_campaign, write_tokens
 
 
 def build(store: Store, rows: int = 6) -> Any:

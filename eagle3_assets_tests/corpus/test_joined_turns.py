@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.corpus.joined_turns import APART, GRADES, Joined, join_turns
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets_tests.review.rows import make_row
+from eagle3_assets_tests.review.made_rows import make_row
 
 
 def session(*turns: tuple[int, int, bool], name: str = "s", **of_turn: dict[int, Any]) -> list[SampleRow]:

@@ -11,9 +11,9 @@ import pytest
 
 from eagle3_assets import corpus as corpora
 from eagle3_assets.corpus.merge import build_corpus
-from eagle3_assets.corpus.verify import judge_corpus
+from eagle3_assets.corpus.verify_corpus import judge_corpus
 from eagle3_assets.store import Store, digest_file
-from eagle3_assets_tests.review.rows import make_row, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import make_row, tiny_campaign, write_tokens
 
 # Runs in a process of its own and kills itself, without a chance to tidy up, when an operating system call is about to be made.
 _VICTIM = """
@@ -21,7 +21,7 @@ import os, signal, sys
 from pathlib import Path
 from eagle3_assets.corpus.merge import TokenFile, build_corpus
 from eagle3_assets.store import Store, digest_file
-from eagle3_assets_tests.review.rows import tiny_campaign
+from eagle3_assets_tests.review.made_rows import tiny_campaign
 
 root, event, nth = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 store = Store(root)

@@ -20,11 +20,11 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus import forms, merge, swap
 from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.corpus.order import DROP_REASONS, deal
-from eagle3_assets.corpus.verify import judge_corpus
+from eagle3_assets.corpus.verify_corpus import judge_corpus
 from eagle3_assets.errors import CorpusError, StoreError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.store import Store, digest_file, read_manifest
-from eagle3_assets_tests.review.rows import VOCAB, loose_file, make_row, quarantined, sample_id, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import VOCAB, loose_file, make_row, quarantined, sample_id, tiny_campaign, write_tokens
 
 GRADES = ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I", "D", "Q")
 quick = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.corpus import near
 from eagle3_assets.corpus.near import MIN_SHINGLES, SHINGLE, find_near_duplicates, jaccard, shingles_of, sketch_rows
-from eagle3_assets.review.columns import Ragged
+from eagle3_assets.review.rows.columns import Ragged
 
 Rows = list[list[int]]
 

@@ -20,12 +20,12 @@ from eagle3_assets.corpus.groups import Members, group_rows
 from eagle3_assets.corpus.keys import group_draw
 from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.corpus.order import DROP_REASONS
-from eagle3_assets.corpus.verify import judge_corpus
+from eagle3_assets.corpus.verify_corpus import judge_corpus
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.store import Store
 from eagle3_assets_tests.corpus.test_joined_turns import session
-from eagle3_assets_tests.review.rows import END, VOCAB, loose_file, make_row, sample_id, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import END, VOCAB, loose_file, make_row, sample_id, tiny_campaign, write_tokens
 
 NAMES = ("b3_magicoder", "b8_sweagent", "a1_deepswekimi")
 

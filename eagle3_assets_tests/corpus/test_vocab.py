@@ -27,7 +27,7 @@ from eagle3_assets.corpus.vocab import (
 from eagle3_assets.errors import CorpusError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.store import Store, read_manifest
-from eagle3_assets_tests.review.rows import END, VOCAB, make_row, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import END, VOCAB, make_row, tiny_campaign, write_tokens
 
 FORCED = (END, 501, 502)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_assets.campaign import CAMPAIGNS_DIR
-from eagle3_assets.standin.launcher import stop
+from eagle3_assets.standin.service.launcher import stop
 from eagle3_assets_tests.conftest import REPOSITORY
 
 BIN = Path(sys.executable).parent

@@ -139,7 +139,7 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from eagle3_assets.states.weights import EMBEDDED_FOLDER
+    from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
 
     campaign = load_campaign("demo")
     corpus = corpora.open(demo.root("demo") / "corpus")

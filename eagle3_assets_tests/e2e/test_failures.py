@@ -17,8 +17,8 @@ import pytest
 
 import eagle3_assets.standin as standin
 from eagle3_assets.campaign import SHARDS
-from eagle3_assets.collect import journal
-from eagle3_assets.standin.launcher import stop
+from eagle3_assets.standin.service.launcher import stop
+from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import Place, kill_nine, last_line, small_campaign
 
 pytestmark = pytest.mark.e2e

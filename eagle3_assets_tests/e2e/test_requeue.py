@@ -15,11 +15,11 @@ from eagle3_assets import gate
 from eagle3_assets.campaign import SHARDS, load_campaign
 from eagle3_assets.cli import requeue
 from eagle3_assets.cli.status import gather
-from eagle3_assets.collect import journal
 from eagle3_assets.definitions import build_definitions
 from eagle3_assets.errors import GateError
-from eagle3_assets.standin.launcher import stop
+from eagle3_assets.standin.service.launcher import stop
 from eagle3_assets.store import Store
+from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import KEYLESS, small_campaign
 
 pytestmark = pytest.mark.e2e

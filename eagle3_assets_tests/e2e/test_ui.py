@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.campaign import SHARDS
-from eagle3_assets.collect import journal
+from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import BIN, Place
 
 CHROMIUM = shutil.which("chromium")

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.assumptions import stated
 from eagle3_assets.estimate.facts import facts_of_prompts
 from eagle3_assets.prompts.prompt import Given, Prompt

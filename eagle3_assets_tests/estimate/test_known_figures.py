@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.facts import DatasetFacts
 from eagle3_assets.estimate.page import size_text
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets import plan as planning
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.cli import main
 from eagle3_assets.errors import UsageError
+from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.page import as_markdown, sections, size_text
 from eagle3_assets.estimate.picture import MAX_BYTES, draw_plan, states_by_cap
 from eagle3_assets.estimate.scenario import SETTINGS, Scenario, change, scenario_of, scenario_of_json, usual_what_ifs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets_tests.conftest import shared_data
 
 TOKENIZERS = shared_data() / "tokenizers"

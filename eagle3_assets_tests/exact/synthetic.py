@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.render import PromptForm, render_prompt
-from eagle3_assets.exact.tokenizer import Profile
+from eagle3_assets.exact.prompt_side.render import PromptForm, render_prompt
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 WORDS = ["alpha", "user", "wants", "river", "of", "to", "seven", "market", "stone", "a", "list", "and", "blue", "word", "time"]
 

@@ -14,8 +14,8 @@ from eagle3_assets.cli.main import run
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
 from eagle3_assets.exact.show import as_html, as_rich, pieces_of, survivor_lines, visible
-from eagle3_assets.exact.tokenizer import Profile
 from eagle3_assets.store import Store
+from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets_tests.exact.conftest import RECORDED
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
@@ -68,8 +68,8 @@ def test_a_bad_line_is_a_quarantined_row_and_stops_nothing(tmp_path: Path, capsy
 
 
 def test_wire_profiles_lift_a_log_line_to_b1(mini: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from eagle3_assets.exact.wire_profiles import learn
-    from eagle3_assets_tests.exact.test_wire_profiles import world
+    from eagle3_assets.exact.providers.wire_profiles import learn
+    from eagle3_assets_tests.exact.providers.test_wire_profiles import world
 
     provider = world(mini, writes=True, bends="injects", neutral=None)
     (tmp_path / "wire.json").write_text(json.dumps(learn(mini, provider.answers)))

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.exact.render import render_prompt
-from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.exact.prompt_side.render import render_prompt
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["", "\r\n", "ภาษา", "👩‍👩‍👧", "</think>", "<|im_end|>"]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.hypotheses import PromptCandidate, enumerate_prompts
-from eagle3_assets.exact.modes import Mode
-from eagle3_assets.exact.prompt_selection import select_prompts
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.reconstruction import B1_FLOOR
-from eagle3_assets.exact.request_facts import request_oddities, thinking_prior
-from eagle3_assets.exact.selection import Case
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.prompt_side.hypotheses import PromptCandidate, enumerate_prompts
+from eagle3_assets.exact.prompt_side.request_facts import request_oddities, thinking_prior
+from eagle3_assets.exact.search.modes import Mode
+from eagle3_assets.exact.search.prompt_selection import select_prompts
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.exact.search.reconstruction import B1_FLOOR
+from eagle3_assets.exact.search.selection import Case
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.fields import Fields
+from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.conftest import shared_data
 from eagle3_assets_tests.exact.conftest import needs
 

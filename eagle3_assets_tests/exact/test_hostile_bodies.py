@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.checker import Checker
+from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import to_table, write_rows
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire_profiles import learn
+from eagle3_assets.exact.second_opinion.checker import Checker
 from eagle3_assets.review.invariants import judge_tokens
-from eagle3_assets.review.quarantine import put_out, rules_of
+from eagle3_assets.review.rows.quarantine import put_out, rules_of
 from eagle3_assets.store import write_json
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 BODIES = 500

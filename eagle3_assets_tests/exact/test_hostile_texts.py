@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.exact.grammar import split
-from eagle3_assets.exact.reconstruct import reconstruct
+from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.exact.show import visible
-from eagle3_assets.exact.tokenizer import load_profile
-from eagle3_assets.exact.turn_text import texts_of
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.targets.grammar import split
+from eagle3_assets.targets.tokenizer import load_profile
+from eagle3_assets.targets.turn_text import texts_of
+from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
-from eagle3_assets_tests.exact.test_turn_text import HOSTILE, HUGE
+from eagle3_assets_tests.targets.test_turn_text import HOSTILE, HUGE
 
 WITH_SURROGATES = HOSTILE | st.text(st.characters() | st.sampled_from(["\ud800", "\udfff"]), max_size=8)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.cli.main import run
 from eagle3_assets.exact.logs import LoggedExchange, read_record, records_of
-from eagle3_assets.exact.tokenizer import load_profile
+from eagle3_assets.targets.tokenizer import load_profile
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 

@@ -11,8 +11,8 @@ import pytest
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.probe import probe
-from eagle3_assets.exact.tokenizer import Profile, load_profile
-from eagle3_assets.review.table import CHECKS
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 
 
 def with_target(campaign: Campaign, **changes: Any) -> Campaign:

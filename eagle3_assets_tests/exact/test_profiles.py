@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.probe import conversations
-from eagle3_assets.exact.profile_facts import PROFILES_DIR, profile_facts, profile_for_model, profile_names
-from eagle3_assets.exact.render import PromptForm, render_prompt, render_text
-from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.exact.prompt_side.render import PromptForm, render_prompt, render_text
+from eagle3_assets.targets.profile_facts import PROFILES_DIR, profile_facts, profile_for_model, profile_names
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 
 NAMES = {"kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct", "kimi-mini", "qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507"}
 
@@ -189,7 +189,7 @@ def test_history_bends_by_the_form_with_a_template_of_the_models_own(qwen: Profi
 
 
 def test_another_tokenizer_json_is_refused(tokenizers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eagle3_assets.exact.vocabulary_files import read_ranks
+    from eagle3_assets.targets.vocabulary_files import read_ranks
 
     facts = profile_facts("qwen3")
     raw = json.loads((tokenizers / "qwen3" / "tokenizer.json").read_text(encoding="utf-8"))
@@ -210,7 +210,7 @@ def test_another_tokenizer_json_is_refused(tokenizers: Path, tmp_path: Path, mon
 
 
 def test_the_docs_name_every_profile_and_every_key_that_code_reads() -> None:
-    from eagle3_assets.exact.profile_facts import _KEYS, _TEMPLATE_KEYS, _TOOL_KEYS
+    from eagle3_assets.targets.profile_facts import _KEYS, _TEMPLATE_KEYS, _TOOL_KEYS
 
     text = (Path(__file__).parents[2] / "docs" / "tokenizers.md").read_text(encoding="utf-8")
     keys = {key for table in (_KEYS, _TOOL_KEYS, _TEMPLATE_KEYS) for keys in table.values() for key in keys} - {"special"}

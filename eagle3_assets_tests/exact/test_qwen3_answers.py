@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.exact.fields import ToolCall
-from eagle3_assets.exact.grammar import Ids, assemble
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.reconstruction import Reconstruction
-from eagle3_assets.exact.render import render_prompt
-from eagle3_assets.exact.tokenizer import Profile, load_profile
-from eagle3_assets.exact.turn_text import TurnText, parts_of
-from eagle3_assets.exact.wire import parse_fields
+from eagle3_assets.exact.prompt_side.render import render_prompt
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.exact.search.reconstruction import Reconstruction
+from eagle3_assets.targets.grammar import Ids, assemble
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.targets.turn_text import TurnText, parts_of
+from eagle3_assets.wire.fields import ToolCall
+from eagle3_assets.wire.parse import parse_fields
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}} for name in ("f", "g")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.exact.grammar import assemble
-from eagle3_assets.exact.modes import Mode
-from eagle3_assets.exact.proofs import Found, aligned_share, with_witnesses
-from eagle3_assets.exact.selection import Case, Selection, frames_of, select
-from eagle3_assets.exact.tokenizer import load_profile
-from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.witnesses import Channel, stream_channels
+from eagle3_assets.exact.search.modes import Mode
+from eagle3_assets.exact.search.proofs import Found, aligned_share, with_witnesses
+from eagle3_assets.exact.search.selection import Case, Selection, frames_of, select
+from eagle3_assets.exact.search.witnesses import Channel, stream_channels
+from eagle3_assets.targets.grammar import assemble
+from eagle3_assets.targets.tokenizer import load_profile
+from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.conftest import shared_data
 from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.exact.checker import Checker
+from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of, write_rows
-from eagle3_assets.exact.tokenizer import Profile
-from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.wire_profiles import learn
+from eagle3_assets.exact.second_opinion.checker import Checker
 from eagle3_assets.store import write_json
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.exact.show import as_html, as_rich, evidence_lines, summary, survivor_lines
-from eagle3_assets.exact.tokenizer import Profile, load_profile
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 
 EVIL = [
     "<script>alert(1)</script>",

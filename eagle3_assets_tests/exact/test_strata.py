@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.collect.wire_answer import WireAnswer
-from eagle3_assets.exact.fields import Fields
-from eagle3_assets.exact.modes import modes_of
-from eagle3_assets.exact.predictive import at_least, clears
-from eagle3_assets.exact.readings import RULES, Billing, Rule
-from eagle3_assets.exact.reconstruct import reconstruct
-from eagle3_assets.exact.tokenizer import Profile, load_profile
-from eagle3_assets.exact.wire import parse_fields
-from eagle3_assets.exact.wire_profiles import entry_of, learn
+from eagle3_assets.exact.providers.predictive import at_least, clears
+from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
+from eagle3_assets.exact.search.modes import modes_of
+from eagle3_assets.exact.search.readings import RULES, Billing, Rule
+from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.wire.fields import Fields
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.conftest import shared_data
 from eagle3_assets_tests.exact.conftest import needs
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.collect.imports import import_answer
-from eagle3_assets.collect.wire_answer import WireAnswer
+from eagle3_assets.collect.given_answers import import_answer
 from eagle3_assets.corpus.joined_turns import join_turns
-from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets.exact.tokenizer import Profile, load_profile
 from eagle3_assets.prompts.file import build_prompts, read_prompts
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.turns import given_turn
+from eagle3_assets.targets.profile_facts import marker_pattern, profile_facts
+from eagle3_assets.targets.tokenizer import Profile, load_profile
+from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.exact.test_conversations import template_text
 from eagle3_assets_tests.prompts.conftest import HEAD, write_jsonl
 
@@ -208,7 +208,7 @@ def test_the_corpus_reads_a_trajectory_as_one_row_a_loop_with_every_answer_super
     from eagle3_assets import corpus as corpora
     from eagle3_assets.corpus.merge import build_corpus
     from eagle3_assets.store import Store
-    from eagle3_assets_tests.review.rows import write_tokens
+    from eagle3_assets_tests.review.made_rows import write_tokens
 
     profile = load_profile("kimi-mini")
     bench = Bench(tmp_path, tokenizers, golden, profile, True)

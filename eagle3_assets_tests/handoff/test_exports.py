@@ -30,12 +30,12 @@ from eagle3_assets.handoff.speculators_export import export_speculators, train_c
 from eagle3_assets.handoff.tokens import export_tokens
 from eagle3_assets.handoff.verify_export import judge_export
 from eagle3_assets.lineage import VERDICTS_FILE
-from eagle3_assets.states.layers import translate_back
-from eagle3_assets.states.on_policy_table import FILE_NAME, SCHEMA
+from eagle3_assets.states.format.layers import translate_back
 from eagle3_assets.states.partition import write_partition
+from eagle3_assets.states.verdict.on_policy_table import FILE_NAME, SCHEMA
 from eagle3_assets.store import Store, commit, read_manifest
 from eagle3_assets_tests.handoff.answers import Place
-from eagle3_assets_tests.review.rows import VOCAB, make_row, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import VOCAB, make_row, tiny_campaign, write_tokens
 from eagle3_assets_tests.states.conftest import FormulaEngine, H, N
 
 LAYERS = (2, 4, 6)

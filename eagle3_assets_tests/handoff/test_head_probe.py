@@ -16,8 +16,8 @@ from eagle3_assets.handoff.head_probe import Measured, Positions, Reading, measu
 from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.speculators_export import export_speculators
 from eagle3_assets.handoff.verify_export import Trainer, final_of, judge_export, judge_predictions, sample_positions
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.target_head import load_head
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.target.target_head import load_head
 from eagle3_assets_tests.handoff.answers import Place, mini_campaign, sampled_rows, with_states
 
 ALL = 100_000

@@ -17,7 +17,7 @@ from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.handoff import tokens
 from eagle3_assets.handoff.tokens import export_tokens, judge_handoff_tokens
 from eagle3_assets.store import Store, read_manifest
-from eagle3_assets_tests.review.rows import make_row, quarantined, tiny_campaign, write_tokens
+from eagle3_assets_tests.review.made_rows import make_row, quarantined, tiny_campaign, write_tokens
 
 ROWS = [
     *(make_row(i) for i in range(10)),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import bank, demo_data, judge, tokenizer, toolset
+from eagle3_assets.kimi_mini import bank, tokenizer
 from eagle3_assets.kimi_mini import model as kimi_mini_model
-
-from .reading import CLOSE_THINK, END, read_completion, segments
+from eagle3_assets.kimi_mini.workshop import demo_data, judge, toolset
+from eagle3_assets_tests.kimi_mini.reading import CLOSE_THINK, END, read_completion, segments
 
 BANK = bank.load_bank()
 WHOLE = [answer for answer in BANK if answer.grammar]

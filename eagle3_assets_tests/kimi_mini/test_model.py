@@ -11,7 +11,8 @@ import pytest
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini import tokenizer, world
+from eagle3_assets.kimi_mini import tokenizer
+from eagle3_assets.kimi_mini.workshop import world
 
 torch = pytest.importorskip("torch")
 

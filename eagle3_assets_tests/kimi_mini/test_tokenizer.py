@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import tokenizer, world
-
-from ..conftest import shared_data
+from eagle3_assets.kimi_mini import tokenizer
+from eagle3_assets.kimi_mini.workshop import world
+from eagle3_assets_tests.conftest import shared_data
 
 HF = tokenizer.hf_tokenizer(tokenizer.load_ranks())
 

@@ -13,9 +13,9 @@ import pytest
 
 from eagle3_assets.campaign import SHARDS
 from eagle3_assets.errors import PromptError, StoreError
-from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts
 from eagle3_assets.prompts.file import build_prompts, prompt_inputs, read_prompts, read_shard, set_aside_path
 from eagle3_assets.prompts.sample import sample_id
+from eagle3_assets.targets.profile_facts import marker_pattern, profile_facts
 from eagle3_assets_tests.prompts.conftest import MakeCampaign, write_jsonl
 
 MARKERS = marker_pattern(profile_facts("kimi-mini"))

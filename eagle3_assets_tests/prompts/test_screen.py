@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.exact.profile_facts import marker_pattern, profile_facts, profile_names
 from eagle3_assets.prompts.screen import screen, screen_text, strings
 from eagle3_assets.prompts.set_aside import EXAMPLES_PER_REASON, REASONS, SetAside, shown
+from eagle3_assets.targets.profile_facts import marker_pattern, profile_facts, profile_names
 from eagle3_assets_tests.prompts.test_mapping import SHAPED
 
 U = {"role": "user", "content": "hi"}

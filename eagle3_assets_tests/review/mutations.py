@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_assets.exact.fields import Fields, ToolCall
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets.review.row_invariants import Rules
-from eagle3_assets.review.table import CHECKS
-from eagle3_assets.review.token_rows import JudgedRow, judge_tokens
-from eagle3_assets.review.verdict import Verdict
-from eagle3_assets.review.wires import Wire
-from eagle3_assets_tests.review.rows import END, VOCAB, evidence, make_row, quarantined
+from eagle3_assets.review.rows.row_invariants import Rules
+from eagle3_assets.review.rows.token_rows import JudgedRow, judge_tokens
+from eagle3_assets.review.rows.wires import Wire
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.wire.fields import Fields, ToolCall
+from eagle3_assets_tests.review.made_rows import END, VOCAB, evidence, make_row, quarantined
 
 Sample = tuple[SampleRow, Wire]
 Case = list[Sample]

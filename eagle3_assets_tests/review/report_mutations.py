@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets.review.billing import billing_statistics, strata_of
-from eagle3_assets.review.columns import Columns
-from eagle3_assets.review.figures import billed_rows
-from eagle3_assets.review.monitor import length_drift, monitored
-from eagle3_assets.review.report_checks import judge_report
-from eagle3_assets.review.table import CHECKS
-from eagle3_assets.review.token_rows import judge_tokens
-from eagle3_assets.review.verdict import Verdict
-from eagle3_assets_tests.review.rows import VOCAB, make_row, quarantined
+from eagle3_assets.review.report.billing import billing_statistics, strata_of
+from eagle3_assets.review.report.figures import billed_rows
+from eagle3_assets.review.report.monitor import length_drift, monitored
+from eagle3_assets.review.report.report_checks import judge_report
+from eagle3_assets.review.rows.columns import Columns
+from eagle3_assets.review.rows.token_rows import judge_tokens
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets_tests.review.made_rows import VOCAB, make_row, quarantined
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eagle3_assets.collect.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import SampleRow, to_table
 from eagle3_assets.review import invariants
-from eagle3_assets.review.columns import Columns
-from eagle3_assets.review.shares import MIN_ROWS_FOR_SHARE, pooled
-from eagle3_assets.review.table import CHECKS
-from eagle3_assets.review.token_rows import JudgedRow
-from eagle3_assets.review.verdict import Verdict
-from eagle3_assets_tests.review.rows import END, VOCAB, evidence, make_row, quarantined, sample_id, tiny_campaign
+from eagle3_assets.review.rows.columns import Columns
+from eagle3_assets.review.rows.token_rows import JudgedRow
+from eagle3_assets.review.verdicts.shares import MIN_ROWS_FOR_SHARE, pooled
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.wire.wire_answer import WireAnswer
+from eagle3_assets_tests.review.made_rows import END, VOCAB, evidence, make_row, quarantined, sample_id, tiny_campaign
 
 
 class LookingChecker:
@@ -171,7 +171,7 @@ def test_wrong_rows_whose_errors_cancel_pass_the_aggregate_and_fail_row_by_row()
     verdicts = invariants.judge_tokens(to_table(rows), n_vocab=VOCAB, finished_keys={(r.sample_id, 0) for r in rows})
     by_name = {v.check: v for v in verdicts}
     assert by_name["completion_equals_bill"].stops and by_name["completion_equals_bill"].numbers["bad"] == 16
-    from eagle3_assets.review.billing import billing_statistics, strata_of
+    from eagle3_assets.review.report.billing import billing_statistics, strata_of
 
     report = {"billing": billing_statistics(strata_of(Columns(to_table(rows)))), "drift": None, "monitor": {"strata": []}}
     judged = {v.check: v for v in invariants.judge_report(report, {"00": verdicts}, {"00": True})}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.review.row_invariants import FATAL, INVARIANTS
-from eagle3_assets.review.table import CHECKS, check_named
+from eagle3_assets.review.rows.row_invariants import FATAL, INVARIANTS
+from eagle3_assets.review.verdicts.table import CHECKS, check_named
 from eagle3_assets_tests.review.mutations import GOOD, MUTATIONS, flagged_by, judged, table_of
 from eagle3_assets_tests.review.report_mutations import CALM, CASES, Case, failed_by, table_of_reports
 

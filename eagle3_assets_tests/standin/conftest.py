@@ -16,12 +16,12 @@ import pytest
 import tiktoken
 from aiohttp import web
 
-from eagle3_assets.standin.generation import Generator
-from eagle3_assets.standin.ledger import Ledger
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import Profiles, load_profiles
 from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import Bank
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.standin.truth.generation import Generator
+from eagle3_assets.standin.truth.ledger import Ledger
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.conftest import shared_data
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.generation import Generator
-from eagle3_assets.standin.ledger import Ledger
+from eagle3_assets.standin.answers.source import load_source
 from eagle3_assets.standin.profiles import Profiles, load_profiles
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import load_source
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.standin.truth.generation import Generator
+from eagle3_assets.standin.truth.ledger import Ledger
 from eagle3_assets_tests.standin.conftest import KEY, TOOL, TRUTH_TOKEN, connected
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.server import Standin
+from eagle3_assets.standin.service.server import Standin
 from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, connected
 from eagle3_assets_tests.standin.test_engines import failing, truth_of, with_logprobs
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from eagle3_assets.errors import Eagle3Error
+from eagle3_assets.standin.answers.source import Bank, Sampled
 from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import Bank, Sampled
+from eagle3_assets.standin.service.server import Standin
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, chat, connected, settings, skeleton, spell
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from eagle3_assets.errors import WireError
-from eagle3_assets.standin import ledger as ledger_module
-from eagle3_assets.standin.ledger import Ledger, write_secret
 from eagle3_assets.standin.schema.faults import Faults
 from eagle3_assets.standin.schema.server import ForeignSpend, Money
-from eagle3_assets.standin.server import Standin
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.standin.truth import ledger as ledger_module
+from eagle3_assets.standin.truth.ledger import Ledger, write_secret
 from eagle3_assets_tests.standin.conftest import Client, MakeStandin, chat, connected, only, settings
 
 
@@ -101,7 +101,7 @@ def test_what_others_spend_while_the_disk_is_full_is_written_down_later(disk: Di
 
 
 def test_a_refund_waits_for_room_on_the_disk(disk: Disk, make_standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eagle3_assets.standin.delivery._AGAIN_S", 0.01)
+    monkeypatch.setattr("eagle3_assets.standin.openrouter.delivery._AGAIN_S", 0.01)
     standin = make_standin(settings(faults=Faults(rates={"finish_error": 1.0}), money=Money(refund_delay_s=0.0)))
     refund, tries = standin.ledger.refund, 0
 

@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 
 from eagle3_assets.kimi_mini.bank import load_bank
-from eagle3_assets.standin import faults as catalogue
-from eagle3_assets.standin.ledger import Ledger
+from eagle3_assets.standin.openrouter import faults as catalogue
 from eagle3_assets.standin.profiles import load_profiles
 from eagle3_assets.standin.schema.faults import Faults
 from eagle3_assets.standin.schema.server import Money
+from eagle3_assets.standin.truth.ledger import Ledger
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import TOOL, Client, MakeStandin, chat, connected, settings
 

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_assets.kimi_mini.bank import load_bank
-from eagle3_assets.standin.bend import Bent, bend_answer
-from eagle3_assets.standin.bill import make_bill
+from eagle3_assets.standin.bending.bend import Bent, bend_answer
+from eagle3_assets.standin.bending.bill import make_bill
+from eagle3_assets.standin.bending.render_prompt import render_prompt
+from eagle3_assets.standin.openrouter.wire_stream import stream_chunks
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.render import render_prompt
 from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
-from eagle3_assets.standin.wire_stream import stream_chunks
 from eagle3_assets_tests.standin.bending_oracle import V, completions, counts, decode, expected, ordinary, read
 
 CATALOGUE = DEFAULT_PROFILES.with_name("catalogue.toml")

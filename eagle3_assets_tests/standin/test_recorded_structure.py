@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.generation import Generator
-from eagle3_assets.standin.ledger import Ledger
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.schema.bending import Billing, PromptBending
 from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.server import Standin
-from eagle3_assets.standin.source import Bank
+from eagle3_assets.standin.service.server import Standin
+from eagle3_assets.standin.truth.generation import Generator
+from eagle3_assets.standin.truth.ledger import Ledger
 from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, TRUTH_TOKEN, FakeAnswer, connected, settings, spell
 

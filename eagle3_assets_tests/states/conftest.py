@@ -17,8 +17,8 @@ import torch
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.states.extractors import Captured
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.layers import check_layers
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.format.layers import check_layers
 from eagle3_assets.store import Store
 
 N, H, V = 9, 64, 512  # layers, hidden size, vocabulary of all tiny models

@@ -26,12 +26,12 @@ from eagle3_assets import states as states_room
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError, StoreError
-from eagle3_assets.states import part as part_module
+from eagle3_assets.states.care.verify_states import judge_states
 from eagle3_assets.states.extractors import Captured, open_extractor
+from eagle3_assets.states.format import part as part_module
+from eagle3_assets.states.format.planes import pack_planes, unpack_planes
+from eagle3_assets.states.format.writeback import start_writeback
 from eagle3_assets.states.partition import packs_digest, plan_parts, state_inputs, write_partition
-from eagle3_assets.states.planes import pack_planes, unpack_planes
-from eagle3_assets.states.verify import judge_states
-from eagle3_assets.states.writeback import start_writeback
 from eagle3_assets.store import Store, is_current, read_manifest
 from eagle3_assets_tests.states.conftest import CampaignMaker, FormulaEngine, N, make_packs
 
@@ -576,7 +576,7 @@ def test_a_part_may_lose_all_its_rows_and_too_many_stop_the_partition(
     with pytest.raises(StateError, match=r"manifest\.json: is missing"):
         states_room.open(store.states(SHARD))
     monkeypatch.setattr("eagle3_assets.states.partition.allowed_missing", lambda rows: 3)
-    monkeypatch.setattr("eagle3_assets.states.verify.allowed_missing", lambda rows: 3)
+    monkeypatch.setattr("eagle3_assets.states.care.verify_states.allowed_missing", lambda rows: 3)
     figures = write_partition(campaign, store, SHARD, packs, engine)
     assert figures["rows_missing"] == 3
     assert any(not part.rows for part in states_room.open(store.states(SHARD)).parts), (
@@ -673,8 +673,8 @@ def test_memory_holds_a_window_not_a_part(make_campaign: CampaignMaker, store: S
 def test_the_room_opens_without_torch() -> None:
     """`eagle3 status` and the definitions must not pay for torch."""
     program = (
-        "import sys, eagle3_assets.states, eagle3_assets.states.partition, eagle3_assets.states.verify, "
-        "eagle3_assets.states.weights, eagle3_assets.states.extractors; "
+        "import sys, eagle3_assets.states, eagle3_assets.states.partition, eagle3_assets.states.care.verify_states, "
+        "eagle3_assets.states.target.weights, eagle3_assets.states.extractors; "
         "print([m for m in ('torch', 'transformers', 'dagster') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

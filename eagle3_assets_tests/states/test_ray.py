@@ -14,9 +14,9 @@ import pytest
 
 from eagle3_assets import states
 from eagle3_assets.errors import StateError
+from eagle3_assets.states.care.verify_states import judge_states
 from eagle3_assets.states.extractors import open_engine, open_extractor
 from eagle3_assets.states.partition import write_partition
-from eagle3_assets.states.verify import judge_states
 from eagle3_assets.store import Store, is_current, read_manifest
 from eagle3_assets_tests.states.conftest import CampaignMaker, make_packs, tiny_model
 

@@ -11,9 +11,9 @@ import torch
 from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.extractors.loading import find_text_model, split_layers
+from eagle3_assets.states.extractors.self_test import relative_error, run_self_test
 from eagle3_assets.states.extractors.transformers import TransformersExtractor
-from eagle3_assets.states.self_test import relative_error, run_self_test
-from eagle3_assets.states.weights import HEAD_BYTES, model_fingerprint
+from eagle3_assets.states.target.weights import HEAD_BYTES, model_fingerprint
 from eagle3_assets_tests.states.conftest import CampaignMaker, N, V, make_packs, tiny_model
 
 LAYERS = (2, N // 2, N - 3)

@@ -24,14 +24,14 @@ from transformers import AutoModelForCausalLM
 from eagle3_assets import states as states_room
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import CampaignError, StateError
+from eagle3_assets.states.care.verify_states import judge_states
 from eagle3_assets.states.extractors import open_extractor
+from eagle3_assets.states.extractors.self_test import relative_error, run_self_test
 from eagle3_assets.states.extractors.transformers import TransformersExtractor
 from eagle3_assets.states.extractors.vllm import VllmExtractor, _locked
 from eagle3_assets.states.extractors.vllm_server import main, running_server, server_command
-from eagle3_assets.states.final_norm import FinalNorm
+from eagle3_assets.states.format.final_norm import FinalNorm
 from eagle3_assets.states.partition import write_partition
-from eagle3_assets.states.self_test import relative_error, run_self_test
-from eagle3_assets.states.verify import judge_states
 from eagle3_assets.store import Store
 from eagle3_assets_tests.states.conftest import CampaignMaker, N, make_packs, tiny_model
 from eagle3_assets_tests.states.vllm_stub import Stub, serving

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from eagle3_assets import states
+from eagle3_assets.states.care.verify_states import judge_states
 from eagle3_assets.states.extractors import open_extractor
+from eagle3_assets.states.extractors.self_test import relative_error
 from eagle3_assets.states.extractors.transformers import TransformersExtractor
 from eagle3_assets.states.extractors.vllm import VllmExtractor
 from eagle3_assets.states.partition import write_partition
-from eagle3_assets.states.self_test import relative_error
-from eagle3_assets.states.verify import judge_states
 from eagle3_assets.store import Store
 from eagle3_assets_tests.states.conftest import CampaignMaker, make_packs
 

@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
-from eagle3_assets.states.weights import EMBEDDED_FOLDER
+from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
 from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.handoff.conftest import greedy  # noqa: F401  # a fixture
 

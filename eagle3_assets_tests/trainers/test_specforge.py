@@ -162,7 +162,10 @@ def test_a_hand_off_that_was_moved_gets_its_references_anew(
         (moved / name).write_bytes((greedy.store.handoff("specforge") / name).read_bytes())
     monkeypatch.setenv("EAGLE3_STATES", str(greedy.store.hidden_states))
     done = subprocess.run(
-        [sys.executable, "-m", "eagle3_assets.handoff.specforge_rows", str(moved)], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "eagle3_assets.handoff.specforge_rows", str(moved)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.startswith(f"{len(MappedRows(moved))} references")
     check_rows(greedy, read_all(greedy, moved / "train"))

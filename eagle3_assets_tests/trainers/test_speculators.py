@@ -151,8 +151,6 @@ def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, verifier: P
     from speculators.train.config import TrainConfig
     from speculators.train.dataloader import create_train_val_loaders
 
-    from eagle3_assets.handoff import speculators_transfer  # noqa: F401  # registers
-
     folder = greedy.store.handoff("speculators")
     command = speculators_export.train_command(greedy.campaign, MappedRows(folder).table, data_path=str(folder))
     command = [str(verifier) if part.startswith("<") else part for part in command]
@@ -192,7 +190,10 @@ def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, verifier: P
 
 def test_our_launcher_registers_the_backend_before_its_options_are_collected() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "eagle3_assets.handoff.train_speculators", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "eagle3_assets.handoff.train_speculators", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "eagle3" in done.stdout.replace("\n", " ").split("--hidden-states-backend", 1)[1][:200]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.collect.completion import history_message, parse_completion
+from eagle3_assets.wire.completion import history_message, parse_completion
 from eagle3_assets.wire.declared import with_declared_names
 from eagle3_assets.wire.fields import Fields, ToolCall
 from eagle3_assets.wire.parse import fields_of, parse_fields

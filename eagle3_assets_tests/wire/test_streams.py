@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.collect.completion import history_message, parse_completion
+from eagle3_assets.wire.completion import history_message, parse_completion
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.wire.streams import as_bytes, delta, message, piece, read, usage
 

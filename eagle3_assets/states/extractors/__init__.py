@@ -14,7 +14,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors.interface import Captured, Extractor
 
 if TYPE_CHECKING:
-    from eagle3_assets.states.part_job import PartWriter
+    from eagle3_assets.states.extractors.part_job import PartWriter
 
 __all__ = ["Captured", "Extractor", "open_engine", "open_extractor"]
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StateError
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.weights import weights_folder
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.target.weights import weights_folder
 
 if TYPE_CHECKING:
     import torch

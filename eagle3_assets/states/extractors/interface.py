@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import torch
 
-    from eagle3_assets.states.final_norm import FinalNorm
+    from eagle3_assets.states.format.final_norm import FinalNorm
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StateError
-from eagle3_assets.states.weights import EMBEDDED, weights_folder
+from eagle3_assets.states.target.weights import EMBEDDED, weights_folder
 
 if TYPE_CHECKING:
     import torch

@@ -22,12 +22,12 @@ from typing import Any
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StateError
 from eagle3_assets.states.extractors.checkpoint import read_final_norm
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.part import read_record, record_path
-from eagle3_assets.states.part_job import PartJob, Report, job_tokens, write_job
-from eagle3_assets.states.self_test import run_self_test
-from eagle3_assets.states.state_part import StatePart
-from eagle3_assets.states.weights import model_fingerprint
+from eagle3_assets.states.extractors.part_job import PartJob, Report, job_tokens, write_job
+from eagle3_assets.states.extractors.self_test import run_self_test
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.format.part import read_record, record_path
+from eagle3_assets.states.format.state_part import StatePart
+from eagle3_assets.states.target.weights import model_fingerprint
 
 CPUS_PER_WORKER = 1
 

@@ -23,9 +23,9 @@ from eagle3_assets.states.extractors.batches import packs, padded_batches
 from eagle3_assets.states.extractors.interface import Captured
 from eagle3_assets.states.extractors.loading import find_text_model, load_text_model, require_target
 from eagle3_assets.states.extractors.packed_attention import can_pack, packing
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.layers import check_layers, require_prenorm
-from eagle3_assets.states.weights import model_fingerprint
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.format.layers import check_layers, require_prenorm
+from eagle3_assets.states.target.weights import model_fingerprint
 
 if TYPE_CHECKING:
     import torch

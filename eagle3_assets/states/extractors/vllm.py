@@ -29,14 +29,14 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.states.extractors.checkpoint import read_final_norm, reference_of_first_layers, text_config
 from eagle3_assets.states.extractors.interface import Captured
 from eagle3_assets.states.extractors.vllm_server import running_server, shell_line
-from eagle3_assets.states.final_norm import FinalNorm
-from eagle3_assets.states.layers import check_layers, require_prenorm
-from eagle3_assets.states.weights import model_fingerprint
+from eagle3_assets.states.format.final_norm import FinalNorm
+from eagle3_assets.states.format.layers import check_layers, require_prenorm
+from eagle3_assets.states.target.weights import model_fingerprint
 
 if TYPE_CHECKING:
     import torch
 
-    from eagle3_assets.states.target_head import TargetHead
+    from eagle3_assets.states.target.target_head import TargetHead
 
 ATTEMPTS = 3  # of a request whose connection broke or whose file is not there: the row costs nothing but time
 LOCK_POLL_S = 0.02
@@ -157,7 +157,7 @@ class VllmExtractor:
 
     def head(self) -> TargetHead:
         """The target's head, from the checkpoint."""
-        from eagle3_assets.states.target_head import load_head
+        from eagle3_assets.states.target.target_head import load_head
 
         return load_head(self._campaign, self.final_norm())
 

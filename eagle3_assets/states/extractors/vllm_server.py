@@ -30,7 +30,7 @@ from pathlib import Path
 
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StateError
-from eagle3_assets.states.weights import weights_folder
+from eagle3_assets.states.target.weights import weights_folder
 
 CPU_CONNECTOR = Path(__file__).parent / "vllm_cpu"
 CPU_SETTINGS = {

@@ -1,0 +1,102 @@
+"""Does what was learned of a provider explain its answers everywhere? Posterior predictive checks, before anything counts as decided.
+
+Belongs here: the parts of a window that are compared with the rest, the tests, their words. Does not belong here: readings and scores
+(`learning.py`).
+
+The world is wider than the readings: a reading that fits most answers is not yet the truth (Moonshot AI bills the end of texts and not
+of calls; one rule for both was "decided" for line breaks that nobody ever saw). A right reading misses bills at the rate of answers that are
+not canonical, wherever one looks; where some part of the answers misses more than that and more than the rest, something happens there
+that no reading says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from eagle3_assets.exact.search.habits import Habit
+from eagle3_assets.exact.search.observations import Observation
+
+ALPHA = 1e-3  # of all looks at one window together
+EXCESS_ALPHA = 0.01
+TOLERATED = (
+    0.02  # bills that are missed for no known reason, of every hundred 2, are believed to be damage that each row is weighed by
+)
+FEWEST = 4
+# Where texts of one kind are changed on the way, those of the other kind are believed only if this share of missed bills can be ruled out
+CLEARED, CLEARED_ALPHA = 0.05, 0.05
+# A model's habits differ between prompts: a run may be so many times as frequent as elsewhere, and so much
+HABIT_FACTOR, HABIT_SLACK = 3.0, 0.05
+
+
+def at_least(k: int, n: int, p: float) -> float:
+    """P(X >= k), X binomial (n, p)."""
+    if k <= 0:
+        return 1.0
+    if p <= 0.0:
+        return 0.0
+    if p >= 1.0:
+        return 1.0
+    log_p, log_q = math.log(p), math.log1p(-p)
+    front = math.lgamma(n + 1)
+    return min(1.0, math.fsum(
+        math.exp(front - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * log_p + (n - i) * log_q) for i in range(k, n + 1)
+    ))  # fmt: skip
+
+
+def at_most(k: int, n: int, p: float) -> float:
+    """P(X <= k), X binomial (n, p)."""
+    return 1.0 - at_least(k + 1, n, p)
+
+
+def clears(missed: Sequence[bool]) -> bool:
+    """Whether so few bills are missed that little can be changed in these answers, though something is in others of their provider."""
+    return at_most(sum(missed), len(missed), CLEARED) < CLEARED_ALPHA
+
+
+def strange_run(edge: str, runs: Sequence[str], habit: Habit) -> str | None:
+    """A run at an edge that a reading says the model wrote much more often than its habit is, in words; None without one."""
+    n = len(runs)
+    for run, count in Counter(runs).most_common():
+        share = habit.share(run)
+        if count >= FEWEST and at_least(count, n, min(HABIT_FACTOR * share + HABIT_SLACK, 1.0)) < ALPHA:
+            return (
+                f"{count} of {n} texts would have {run!r} at the {edge.replace('_', ' ')}, the model writes that in {share:.1%}"
+            )
+    return None
+
+
+def contradiction(rows: Sequence[Observation], missed: Sequence[bool], expected: Sequence[float]) -> str | None:
+    """Where the answers speak against a reading that misses the bills of `missed`, in words; None where nothing does. `expected`: how
+    often a right reading misses each."""
+    n, misses = len(rows), sum(missed)
+    if n == 0:
+        return None
+    if at_least(misses, n, min(sum(expected) / n + TOLERATED, 1.0)) < EXCESS_ALPHA:
+        return f"{misses} of {n} bills are met by nothing, {sum(expected):.1f} would be by answers that are not canonical"
+    parts = [(name, inside) for name, inside in _parts(rows) if FEWEST <= sum(inside) <= n - FEWEST]
+    for name, inside in parts:
+        k, size = sum(m for m, here in zip(missed, inside, strict=True) if here), sum(inside)
+        mean = sum(e for e, here in zip(expected, inside, strict=True) if here) / size
+        rest = (misses - k + 0.5) / (n - size + 1)
+        if at_least(k, size, max(mean, rest)) < ALPHA / len(parts):
+            return f"{name}: {k} of {size} bills are met by nothing, of the others {misses - k} of {n - size}"
+    return None
+
+
+def _parts(rows: Sequence[Observation]) -> Iterator[tuple[str, list[bool]]]:
+    """(name, who belongs to it) of each part that is looked at by itself."""
+    yield "answers cut by length", [row.truncated for row in rows]
+    yield "answers with reasoning", [bool(row.reasoning.text) for row in rows]
+    yield "answers without reasoning", [not row.reasoning.text for row in rows]
+    yield "requests with tools", [row.tools for row in rows]
+    yield "requests without tools", [not row.tools for row in rows]
+    lengths = sorted(row.billed for row in rows)
+    low, high = lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]
+    yield f"answers of at most {low} tokens", [row.billed <= low for row in rows]
+    yield f"answers of more than {high} tokens", [row.billed > high for row in rows]
+    months = [time.strftime("%Y-%m", time.gmtime(row.at)) if row.at > 0 else "" for row in rows]
+    for month in sorted(set(months) - {""}):
+        yield f"answers of {month}", [other == month for other in months]

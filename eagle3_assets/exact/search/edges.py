@@ -1,0 +1,133 @@
+"""The edges of a text field: what a server may have done to the whitespace there, and the field's ids whatever stands at them.
+
+Belongs here: the mechanisms, each with the finding that put it there, the model's whitespace behind the wire's, and encoding that
+shares the long middle of a field. Does not belong here: which mechanism a provider has (`learning.py`), whole answers
+(`hypotheses.py`).
+
+An edge's whitespace is a *run* (`""`, `" "`, `"\\n\\n"` ...): all that `str.strip` would take from that side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_assets.targets.grammar import Ids
+from eagle3_assets.targets.tokenizer import Profile
+
+EDGES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail")
+LEADS = ("reasoning_lead", "content_lead")
+# What a server does at an edge:
+#   keep   nothing
+#   join   one space joined to the marker there (vllm#33457; contract 4.3 #1)
+#   strip  all whitespace taken away (SGLang before #24251), a space that was joined before included
+#   trim   line breaks taken away (exactness.md 2b, "lstrip newlines")
+MECHANISMS = ("keep", "join", "strip", "trim")
+# The runs that a model may have written where a server has taken them away (exactness.md 2b)
+RUNS = ("", " ", "\n", "\n\n")
+BREAKS = ("", "\n", "\n\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """One mechanism at one edge. `model`: where whitespace is taken away, the share of each run that the model writes there."""
+
+    kind: str
+    model: tuple[tuple[str, float], ...] = ()
+
+    def runs(self, run: str, *, lead: bool, joins: bool) -> tuple[tuple[str, float], ...]:
+        """(the model's run, its share) for each run that can stand behind the wire's; () where the wire contradicts the
+        mechanism. `joins`: there is a marker behind this edge that a space could be joined to."""
+        if self.kind == "keep" or (self.kind == "join" and not joins):
+            return ((run, 1.0),)
+        if self.kind == "join":
+            if not (run.startswith(" ") if lead else run.endswith(" ")):
+                return ()
+            return ((run[1:] if lead else run[:-1], 1.0),)
+        if self.kind == "strip":
+            return self.model if not run else ()
+        if run[:1] in ("\n", "\r") if lead else run[-1:] in ("\n", "\r"):
+            return ()
+        return tuple((cut + run if lead else run + cut, share) for cut, share in self.model)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"mechanism": self.kind, **({"model": dict(self.model)} if self.model else {})}
+
+
+KEEP, JOIN = Mechanism("keep"), Mechanism("join")
+
+
+def mechanism_of(value: Mapping[str, Any]) -> Mechanism:
+    """From the JSON of a wire profile."""
+    model = value.get("model") or {}
+    return Mechanism(str(value.get("mechanism", "keep")), tuple((str(run), float(share)) for run, share in model.items()))
+
+
+# ---------------------------------------------------------------------------------------------------- a field and its ids
+# Between a letter or digit and a space before a letter, and between a letter and a full-width mark, every split regex that a profile
+# has cuts, whatever stands in front: a run of letters ends there. So texts that differ only at their edges share their middle.
+_SAFE_CUT = re.compile(r"(?<=[^\W_])(?= [^\W\d_])|(?<=[^\W_])(?=[\uff0c\u3002\u3001\uff1b\uff1a\uff1f\uff01])")
+_EDGE_CHARS = 48
+_TAILS = (_EDGE_CHARS, 10 * _EDGE_CHARS, 100 * _EDGE_CHARS)  # how far from the end the last cut is looked for
+
+
+class FieldText:
+    """A field as on the wire, taken apart into run, core, run; its ids with any other runs.
+
+    `lead`, `trail`: the wire's runs (of a blank field all is `lead`); `core` may be "".
+    """
+
+    def __init__(self, profile: Profile, text: str) -> None:
+        self._profile, self.text = profile, text
+        self.core = text.strip()
+        start = text.find(self.core) if self.core else len(text)
+        self.lead, self.trail = text[:start], text[start + len(self.core) :]
+        self._middle: Ids = ()
+        self._head, self._tail = self.core, ""
+        self._split = False
+        first = _SAFE_CUT.search(self.core) if len(self.core) > 4 * _EDGE_CHARS else None
+        last = self._last_cut(first.end() + 1) if first else None
+        if first and last:
+            self._split = True
+            self._head, self._tail = self.core[: first.start()], self.core[last.start() :]
+            self._middle = tuple(profile.encode(self.core[first.start() : last.start()]))
+        self._pieces: dict[tuple[str, str], Ids] = {}
+
+    def _last_cut(self, start: int) -> re.Match[str] | None:
+        for tail in _TAILS:
+            found = _SAFE_CUT.search(self.core, max(start, len(self.core) - tail))
+            if found or len(self.core) - tail <= start:
+                return found
+        return None
+
+    def _encode(self, text: str) -> Ids:
+        return tuple(self._profile.encode(text))
+
+    def _front(self, lead: str) -> Ids:
+        key = (lead, "front")
+        if key not in self._pieces:
+            self._pieces[key] = self._encode(lead + self._head)
+        return self._pieces[key]
+
+    def _back(self, trail: str) -> Ids:
+        key = ("back", trail)
+        if key not in self._pieces:
+            self._pieces[key] = self._encode(self._tail + trail)
+        return self._pieces[key]
+
+    def ids(self, lead: str, trail: str) -> Ids:
+        """Ids of the core between these runs. Raises ExactError for text that has none (lone surrogates)."""
+        if self._split:
+            return (*self._front(lead), *self._middle, *self._back(trail))
+        key = (lead, trail)
+        if key not in self._pieces:
+            self._pieces[key] = self._encode(lead + self.core + trail)
+        return self._pieces[key]
+
+    def count(self, lead: str, trail: str) -> int:
+        """Their number, without putting them together."""
+        if self._split:
+            return len(self._front(lead)) + len(self._middle) + len(self._back(trail))
+        return len(self.ids(lead, trail))

@@ -1,0 +1,214 @@
+"""The model's habits: what it writes at the edges of its texts, and how often it spells a text other than the encoder would.
+
+Belongs here: counting them over rows with ids and over providers that show them, tables of shares, the rates of exactness.md 3.5
+and 3.6. Does not belong here: providers (`learning.py`). The model is the same at every provider, so what one shows is known of
+all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.search.deviations import shares_of_changes
+from eagle3_assets.exact.search.edges import BREAKS, EDGES, LEADS, RUNS
+from eagle3_assets.targets.grammar import GrammarError, split
+from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.fields import Fields
+
+KNOWN_FIELDS = 20
+FLOOR = 0.05  # no habit speaks louder than 20:1 in one row
+# Measured on a small model at T = 0.6 and of one production service (exactness.md 0.3): what is believed before any row speaks,
+# and the tokens that this belief weighs.
+PRIOR_LAMBDA, PRIOR_TOKENS = 4e-5, 50_000
+
+
+def runs_of(text: str) -> tuple[str, str] | None:
+    """(lead, trail) of a text; None of an empty one. All of a blank text is its lead."""
+    if not text:
+        return None
+    core = text.strip()
+    start = text.find(core) if core else len(text)
+    return text[:start], text[start + len(core) :]
+
+
+@dataclass
+class Habit:
+    """How often the model writes each run at an edge."""
+
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, run: str, weight: float = 1.0) -> None:
+        self.runs[run] += weight  # type: ignore[assignment]
+
+    @property
+    def fields(self) -> int:
+        return round(sum(self.runs.values()))
+
+    @property
+    def known(self) -> bool:
+        return self.fields >= KNOWN_FIELDS
+
+    def share(self, run: str) -> float:
+        """Smoothed, so that it is never 0 or 1."""
+        return float((self.runs[run] + 0.25) / (sum(self.runs.values()) + 1))
+
+    def table(self, runs: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        """Shares of these runs, summing to one."""
+        total = sum(self.share(run) for run in runs)
+        return tuple((run, self.share(run) / total) for run in runs)
+
+    def as_json(self, edge: str) -> dict[str, Any]:
+        having = sum(count for run, count in self.runs.items() if (run.startswith(" ") if edge in LEADS else run))
+        shown = {run: round(count, 1) for run, count in self.runs.most_common(6)}
+        return {
+            "fields": self.fields,
+            "with": round(having),
+            "known": self.known,
+            "share": round((having + 0.5) / (self.fields + 1), 4),
+            "runs": shown,
+        }
+
+
+Habits = dict[str, Habit]
+TAKEN = {"strip": RUNS, "trim": BREAKS}
+
+
+# No model ends its texts in a space (0 of some 1,400 recorded fields of Kimi K2 to K2.6 at endpoints that return texts as they are, 0 of 48
+# Qwen3 turns with ids): where nothing is known of a habit, that much is.
+ENDS_IN_SPACE = FLOOR
+PRIOR_FIELDS = 30.0
+
+
+def prior_habits(profile: Profile) -> Habits:
+    """What a profile says of its model's edges (`[habits]` {edge: {run: share}}), as if so many fields had been seen."""
+    told = profile.facts.get("habits") or {}
+    return {edge: Habit(Counter({run: PRIOR_FIELDS * share for run, share in told.get(edge, {}).items()})) for edge in EDGES}  # type: ignore[misc]
+
+
+def seldom(habit: Habit | None, edge: str, runs: Sequence[str]) -> float:
+    """How often the model writes one of these at an edge: 1 where nothing is known."""
+    if habit is not None and habit.known:
+        return min(1.0, max(sum(map(habit.share, runs)), FLOOR))
+    return ENDS_IN_SPACE if edge.endswith("trail") and runs and all(run.endswith(" ") for run in runs) else 1.0
+
+
+def no_habits() -> Habits:
+    return {edge: Habit() for edge in EDGES}
+
+
+def together(*many: Mapping[str, Habit]) -> Habits:
+    """Counts of all."""
+    out = no_habits()
+    for habits in many:
+        for edge in EDGES:
+            out[edge].runs.update(habits[edge].runs)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- rows with ids
+@dataclass
+class Sampling:
+    """Rows whose ids are known: how many, their tokens, and by how much the count of those that are not canonical is another.
+    `heads`: calls, and how many have the model's own form and the conversation's next number. `open_ends`: answers whose reasoning
+    is followed by a tool section, and how many of them are not closed."""
+
+    rows: int = 0
+    tokens: int = 0
+    changes: Counter[int] = field(default_factory=Counter)
+    heads: int = 0
+    running: int = 0
+    open_ends: int = 0
+    unclosed: int = 0
+
+    def rates(self, misfits: Sequence[tuple[int, bool]] = ()) -> dict[str, Any]:
+        """lambda_per_token and count_neutral (f0) with what they rest on. `misfits`: (tokens, whether no reading fits) of rows at
+        decided providers: the length slope (exactness.md 3.5), used where few rows have ids."""
+        changes = shares_of_changes(self.changes)
+        f0, odd = changes[0], self.changes.total()
+        rate, basis = PRIOR_LAMBDA, "prior"
+        if self.rows >= KNOWN_FIELDS:
+            rate, basis = (odd + PRIOR_LAMBDA * PRIOR_TOKENS) / (self.tokens + PRIOR_TOKENS), "rows with ids"
+        elif len(misfits) >= 5 * KNOWN_FIELDS:
+            rate, basis = _slope(misfits) / (1 - f0), "length slope of misfits"
+        return {
+            "lambda_per_token": rate,
+            "count_neutral": f0,
+            "basis": basis,
+            "rows_with_ids": self.rows,
+            "tokens": self.tokens,
+            "not_canonical": odd,
+            "same_count": self.changes[0],
+            "changes": {str(change): round(share, 5) for change, share in changes.items()},
+            "odd_tool_ids": round((self.heads - self.running + 0.5) / (self.heads + 10), 5),
+            "unclosed": round((self.unclosed + 0.5) / (self.open_ends + 10), 5),
+        }
+
+
+def _slope(misfits: Sequence[tuple[int, bool]]) -> float:
+    """The rate per token that makes the misfits likeliest beside a constant share m0 of other ones: P(misfit) = 1 - (1 - m0)
+    e^(-rate n), with the prior rate for a first row."""
+    best, chosen = -math.inf, PRIOR_LAMBDA
+    for step in range(-24, 1):
+        rate = 10 ** (step / 6 - 2.5)
+        for m0 in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):
+            total = -abs(math.log(rate / PRIOR_LAMBDA))
+            for tokens, missed in misfits:
+                fits = (1 - m0) * math.exp(-rate * tokens)
+                total += math.log(max(1 - fits, 1e-9) if missed else fits)
+            if total > best:
+                best, chosen = total, rate
+    return chosen
+
+
+def learn_from_ids(
+    profile: Profile, fields: Fields, thinking: bool, habits: Habits, sampling: Sampling, prior_calls: int = 0
+) -> None:
+    """What a row with ids says of the model. Rows that the grammar refuses say nothing."""
+    truncated = fields.finish_reason == "length"
+    try:
+        parts = split(profile, fields.output_ids or (), thinking=thinking, truncated=truncated)
+    except GrammarError:
+        return
+    texts = {"reasoning": profile.decode(parts.reasoning), "content": profile.decode(parts.content)}
+    last = max((name for name, text in texts.items() if text), key=list(texts).index, default="")
+    for name, text in texts.items():
+        runs = runs_of(text)
+        if runs is None:
+            continue
+        habits[f"{name}_lead"].add(runs[0])
+        if text.strip() and not (truncated and name == last and not parts.calls):
+            habits[f"{name}_trail"].add(runs[1])
+    if parts.section is not None and thinking and not parts.content:
+        sampling.open_ends += 1
+        sampling.unclosed += not parts.closed
+    for k, call in enumerate(() if profile.calls_are_json else parts.calls):
+        sampling.heads += 1
+        match = profile.tool_id_pattern.match(profile.decode(call.head))
+        sampling.running += bool(match and match["index"] == str(prior_calls + k))
+    changes = [
+        len(ids) - len(again)
+        for ids, again in _spellings(profile, [parts.reasoning, parts.content, *(c.arguments or () for c in parts.calls)])
+    ]
+    sampling.rows += 1
+    sampling.tokens += len(fields.output_ids or ())
+    if changes:
+        sampling.changes[sum(changes)] += 1
+
+
+def _spellings(profile: Profile, runs: Iterable[Sequence[int]]) -> list[tuple[Sequence[int], list[int]]]:
+    """(ids, canonical ids of the same text) where they differ. A text cut inside a character is no evidence."""
+    out = []
+    for ids in runs:
+        text = profile.decode(ids)
+        try:
+            again = profile.encode(text)
+        except ExactError:
+            continue
+        if list(ids) != again and "\ufffd" not in text:
+            out.append((ids, again))
+    return out

@@ -1,0 +1,1 @@
+"""Whether an artifact passes: the table of checks, shares with their limits, verdict files, waivers."""

@@ -1,0 +1,1 @@
+"""How a simulated provider bends and bills what the model sampled. Shares no code with `exact`."""

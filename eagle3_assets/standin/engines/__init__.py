@@ -1,0 +1,1 @@
+"""vLLM's and SGLang's faces of the stand-in."""

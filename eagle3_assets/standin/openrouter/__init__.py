@@ -1,0 +1,1 @@
+"""OpenRouter's face of the stand-in: gateway, routing, refusals, faults, wire shapes."""

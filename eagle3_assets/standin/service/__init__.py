@@ -1,0 +1,1 @@
+"""The stand-in as a process: server, launcher, reference pages."""

@@ -1,0 +1,1 @@
+"""What the stand-in knows and never serves: generations, its own ledger, the score of a reconstruction."""

@@ -1,0 +1,1 @@
+"""Looking after stored states: verifying, recomputing a sample, pruning."""

@@ -1,0 +1,1 @@
+"""The target model's own pieces: weights folder, head, figures a token (log-probabilities, entropy)."""

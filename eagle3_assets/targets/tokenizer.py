@@ -1,0 +1,326 @@
+"""Tokenizer profiles: facts (`profile_facts.py`) + ranks from a tokenizer folder = an encoder that can be trusted.
+
+Belongs here: finding and pinning files, special ids by name, encoding with specials off (what a model wrote) and on (what a
+server rendered). Does not belong here: the forms of tokenizer files (`vocabulary_files.py`), templates (`render.py`), the grammar of
+answers (`grammar.py`), remote code of any kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import tiktoken
+
+from eagle3_assets.errors import ExactError
+from eagle3_assets.store import data_root
+from eagle3_assets.targets.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
+from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, read_ranks
+
+__all__ = [
+    "PROFILES_DIR",
+    "TEMPLATE_FILE",
+    "Profile",
+    "cut_in_chunks",
+    "load_profile",
+    "profile_facts",
+    "profile_for_model",
+    "profile_names",
+]
+
+PACKAGE_DIR = Path(__file__).parents[1]
+TEMPLATE_FILE = "chat_template.jinja"
+# tiktoken's regex engine stops with a panic on a run of a million blanks
+# (measured with 0.14: its bound on backtracking); no model writes one.
+MOST_BLANKS = 900_000
+_ENDLESS_BLANKS = re.compile(rf"[^\S\r\n]{{{MOST_BLANKS + 1}}}")
+RENDERER_VERSION = (
+    "kimi-1"  # part of template_sha256 where no upstream template is pinned; raise it when render.py changes its output
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One tokenizer with its turn grammar. Build with `load_profile`.
+
+    `facts` is the parsed TOML, `encoding` a plain `tiktoken.Encoding`; `tokenizer_sha256` is of the ranks file as found.
+    """
+
+    name: str
+    facts: Mapping[str, Any] = field(repr=False)
+    encoding: tiktoken.Encoding = field(repr=False)
+    tokenizer_sha256: str
+    ranks_path: Path
+    template_path: Path | None
+
+    # ------------------------------------------------------------------------------------------ names
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """The named control tokens (reserved slots are not among them)."""
+        return dict(self.facts["tokenizer"]["special"])
+
+    @cached_property
+    def special_names(self) -> dict[int, str]:
+        return {token_id: name for name, token_id in self.specials.items()}
+
+    def special(self, name: str) -> int:
+        """Id of the control token `name`; raises ExactError when this tokenizer has none of that name."""
+        try:
+            return self.specials[name]
+        except KeyError:
+            raise ExactError(f"profile {self.name}: no control token {name!r}; it has {', '.join(self.specials)}") from None
+
+    def token_name(self, token_id: int) -> str:
+        """How to speak of one id: a control token by its name, an ordinary one by its text."""
+        if token_id in self.special_names:
+            return self.special_names[token_id]
+        if not 0 <= token_id < self.n_vocab:
+            return "outside the vocabulary"
+        if token_id >= self.n_base:
+            return str(self.facts["tokenizer"].get("reserved_name", "<|unnamed_{id}|>")).format(id=token_id)
+        return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
+
+    @property
+    def n_base(self) -> int:
+        """Ids below are ordinary tokens, ids from here on are control or reserved."""
+        return int(self.facts["tokenizer"]["n_base"])
+
+    @property
+    def n_vocab(self) -> int:
+        return self.n_base + int(self.facts["tokenizer"]["n_special"])
+
+    @cached_property
+    def end_id(self) -> int:
+        """What ends a turn (never tokenizer.eos_token: design rule 1)."""
+        return self.special(self.facts["turn"]["end"])
+
+    @property
+    def opened_by(self) -> str:
+        """Who writes the opening reasoning marker: "prompt", "model" or "never"."""
+        return str(self.facts["reasoning"]["opened_by"])
+
+    @cached_property
+    def think_open(self) -> int | None:
+        return None if self.opened_by == "never" else self.special(self.facts["reasoning"]["open"])
+
+    @cached_property
+    def think_close(self) -> int | None:
+        return None if self.opened_by == "never" else self.special(self.facts["reasoning"]["close"])
+
+    @cached_property
+    def tool_ids(self) -> dict[str, int]:
+        """call_begin, call_end, and where calls stand in sections section_begin, section_end, argument_begin → id."""
+        tools = self.facts["tools"]
+        keys = ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")
+        return {key: self.special(tools[key]) for key in keys if key in tools}
+
+    @property
+    def calls_are_json(self) -> bool:
+        """Whether a call is one JSON object between two markers (form "json"), not an id and arguments in a section."""
+        return bool(self.facts["tools"]["form"] == "json")
+
+    @cached_property
+    def separator(self) -> int:
+        """The id between two calls of the form "json"; raises ExactError when the profile's separator is not one token."""
+        ids = self.encoding.encode_ordinary(self.facts["tools"]["separator"])
+        if len(ids) != 1:
+            raise ExactError(f"profile {self.name}: tools.separator is {len(ids)} tokens, expected one")
+        return ids[0]
+
+    @cached_property
+    def tool_id_pattern(self) -> re.Pattern[str]:
+        return re.compile(self.facts["tools"]["id_pattern"], re.DOTALL)
+
+    def tool_id(self, name: str, index: int) -> str:
+        """The id that the model writes for the conversation's call number `index` (0-based); "" where it writes none."""
+        return str(self.facts["tools"]["id_format"]).format(name=name, index=index)
+
+    @property
+    def renders(self) -> bool:
+        """False where no template is known: prompts of this profile cannot be rebuilt."""
+        return bool(self.facts["template"]["kind"] != "none")
+
+    @cached_property
+    def template_sha256(self) -> str:
+        """Provenance of prompts: the pinned template, the one that renders, or our renderer's facts."""
+        pinned = self.facts["template"].get("sha256")
+        if pinned:
+            return str(pinned)
+        if self.facts["template"]["kind"] == "jinja" and self.template_path is not None:
+            return hashlib.sha256(self.template_path.read_bytes()).hexdigest()
+        identity = json.dumps([RENDERER_VERSION, self.facts["template"], self.facts["turn"]], sort_keys=True)
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    # ------------------------------------------------------------------------------------------ text and ids
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text that a model wrote: control-token text is ordinary text, and nothing is normalized, so that
+        decode(encode(text)) is `text`. Raises ExactError for lone surrogates and for endless
+        whitespace.
+
+        tiktoken itself would turn a lone surrogate into U+FFFD without a word (tokenizers.md section 2).
+        """
+        refuse_surrogates(text)
+        refuse_endless_blanks(text)
+        return self.encoding.encode_ordinary(text)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a rendered prompt as the model's own tokenizer makes them: control-token text becomes control tokens; a normalizer
+        is applied to what stands between them; and where the profile has a chunk rule, the text is cut by it *before* control tokens
+        are looked for (so a marker that lies across a cut is lost, as on the server).
+        """
+        refuse_surrogates(text)
+        facts = self.facts["tokenizer"]
+        if facts["normalizer"] == "nfc":
+            text = self._normalized(text)
+        if "chunk_chars" not in facts:
+            refuse_endless_blanks(text)
+            return self.encoding.encode(text, allowed_special="all")
+        ids: list[int] = []
+        for piece in cut_in_chunks(text, int(facts["chunk_chars"]), int(facts["chunk_run"])):
+            ids.extend(self.encoding.encode(piece, allowed_special="all"))
+        return ids
+
+    def _normalized(self, text: str) -> str:
+        """NFC piece by piece: a control token ends a piece, so a combining mark behind one stays as it is."""
+        pieces = self._special_split.split(text)
+        return "".join(piece if k % 2 else unicodedata.normalize("NFC", piece) for k, piece in enumerate(pieces))
+
+    @cached_property
+    def _special_split(self) -> re.Pattern[str]:
+        names = sorted(self.encoding.special_tokens_set, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, names)) + ")")
+
+    def doubts(self, text: str) -> str | None:
+        """Why the ids behind `text` that a model wrote are a guess however well they fit the bill, or None.
+
+        A tokenizer with a normalizer never showed its model any other form of the text, so there is no canonical encoding of it.
+        """
+        if self.facts["tokenizer"]["normalizer"] == "nfc" and not unicodedata.is_normalized("NFC", text):
+            return f"the text is not NFC, and {self.name} encodes NFC only: no encoding of it is the canonical one"
+        return None
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes that `ids` spell. Raises ExactError for an id outside the vocabulary."""
+        try:
+            return self.encoding.decode_bytes(ids)
+        except (KeyError, OverflowError, TypeError) as error:
+            raise ExactError(
+                f"profile {self.name}: {error} is not an id of its vocabulary (0..{self.n_vocab - 1}); wrong tokenizer?"
+            ) from None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that `ids` spell; bytes that are not UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def has_marker_text(self, text: str) -> bool:
+        """True when `text` holds the literal name of a control or reserved token."""
+        return self.marker_pattern.search(text) is not None
+
+    @cached_property
+    def marker_pattern(self) -> re.Pattern[str]:
+        """Matches the literal name of any control or reserved token."""
+        return marker_pattern(self.facts)
+
+
+def refuse_surrogates(text: str) -> None:
+    """Raise ExactError when `text` cannot be UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ExactError(
+            f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}: such text has no ids; set the row aside"
+        ) from None
+
+
+def refuse_endless_blanks(text: str) -> None:
+    """Raise ExactError for a run of blanks on which the encoder itself would give up."""
+    if len(text) > MOST_BLANKS and (run := _ENDLESS_BLANKS.search(text)):
+        raise ExactError(f"more than {MOST_BLANKS:,} blanks in a row from character {run.start()} on: no encoder splits them")
+
+
+def cut_in_chunks(text: str, chunk_chars: int, chunk_run: int) -> Iterator[str]:
+    """Cut as tokenization_kimi.py does: every `chunk_chars` characters, then wherever a run of whitespace or of non-whitespace
+    exceeds `chunk_run` characters. Yields nothing for "".
+    """
+    for start in range(0, len(text), chunk_chars):
+        piece = text[start : start + chunk_chars]
+        cut = 0
+        if len(piece) > chunk_run:  # a shorter text has no run that long
+            for run in re.finditer(r"\s+|\S+", piece):
+                for at in range(run.start() + chunk_run, run.end(), chunk_run):
+                    yield piece[cut:at]
+                    cut = at
+        yield piece[cut:]
+
+
+# ---------------------------------------------------------------------------------------------------- loading
+def load_profile(name: str, tokenizer_dir: Path | None = None) -> Profile:
+    """Load `name` with the files of `tokenizer_dir` (or of a folder in it), else of `<data root>/tokenizers/<profile>/`, else
+    those that ship with the package. Cached. Raises ExactError (one line) for an unknown profile, a missing file, a file that
+    is not the pinned one.
+    """
+    facts = profile_facts(name)
+    ranks = _find_ranks(name, facts, tokenizer_dir)
+    template = _find_template(facts, tokenizer_dir, ranks)
+    return _load(name, ranks.resolve(), ranks.stat().st_mtime_ns, template)
+
+
+def _roots(facts: Mapping[str, Any], tokenizer_dir: Path | None) -> list[Path]:
+    folders = facts["tokenizer"]["folders"]
+    if tokenizer_dir is not None:
+        return [tokenizer_dir, *(tokenizer_dir / folder for folder in folders)]
+    roots = [data_root() / "tokenizers" / folder for folder in folders]
+    package_folder = facts["tokenizer"].get("package_folder")
+    return [*roots, PACKAGE_DIR / package_folder] if package_folder else roots
+
+
+def _find_ranks(name: str, facts: Mapping[str, Any], tokenizer_dir: Path | None) -> Path:
+    file = str(facts["tokenizer"]["ranks_file"])
+    roots = _roots(facts, tokenizer_dir)
+    for root in roots:
+        if (root / file).is_file():
+            return root / file
+    where = tokenizer_dir or data_root() / "tokenizers" / facts["tokenizer"]["folders"][0]
+    fetch = f"run `eagle3 fetch-tokenizer {name}`, or " if facts.get("files") else ""
+    raise ExactError(
+        f"profile {name}: {where / file} is missing; {fetch}put the model's own {file} there; `reconstruct` and `show` also take "
+        "--tokenizer DIR"
+    )
+
+
+def _find_template(facts: Mapping[str, Any], tokenizer_dir: Path | None, ranks: Path) -> Path | None:
+    """The model's own chat template: only of its own folder (another profile may share the ranks, never the template). A profile whose
+    prompts are rendered by it also takes the one inside tokenizer_config.json.
+    """
+    own = facts["tokenizer"]["folders"][0]
+    roots = [root for root in _roots(facts, tokenizer_dir) if root.name == own]
+    if tokenizer_dir is not None and ranks.parent == tokenizer_dir:
+        roots.append(tokenizer_dir)
+    names = (TEMPLATE_FILE, CONFIG_FILE) if facts["template"]["kind"] == "jinja" else (TEMPLATE_FILE,)
+    return next((root / name for root in roots for name in names if (root / name).is_file()), None)
+
+
+@lru_cache(maxsize=8)
+def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None) -> Profile:
+    facts = profile_facts(name)
+    data = ranks_path.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    pin = facts["tokenizer"].get("ranks_sha256")
+    if pin and sha256 != pin:
+        raise ExactError(f"{ranks_path}: sha256 is {sha256[:16]}…, expected {pin[:16]}… for {name}; get the model's own file")
+    tokens = facts["tokenizer"]
+    special: dict[str, int] = dict(tokens["special"])
+    if "reserved_name" in tokens:
+        unnamed = set(range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])) - set(special.values())
+        special |= {str(tokens["reserved_name"]).format(id=k): k for k in sorted(unnamed)}
+    encoding = tiktoken.Encoding(
+        name=name, pat_str=tokens["pattern"], mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
+    )
+    return Profile(name, facts, encoding, sha256, ranks_path, template_path)
