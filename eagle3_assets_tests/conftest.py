@@ -5,8 +5,10 @@ Belongs here: where shared data is found, tokenizer profiles, a campaign of its 
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -67,3 +69,8 @@ def k25(tokenizers: Path) -> Profile:
 @pytest.fixture(scope="session")
 def mini() -> Profile:
     return load_profile("kimi-mini")
+
+
+@pytest.fixture(scope="session")
+def golden(tokenizers: Path) -> dict[str, Any]:
+    return dict(json.loads((tokenizers / "kimi-k2.5" / "golden.json").read_text(encoding="utf-8")))

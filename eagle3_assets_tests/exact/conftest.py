@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ import pytest
 from eagle3_assets_tests.conftest import needs, shared_data
 
 RECORDED = shared_data() / "wire" / "recorded.jsonl"
-
-
-@pytest.fixture(scope="session")
-def golden(tokenizers: Path) -> dict[str, Any]:
-    return dict(json.loads((tokenizers / "kimi-k2.5" / "golden.json").read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")
