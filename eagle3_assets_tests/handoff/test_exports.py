@@ -29,10 +29,10 @@ from eagle3_assets.handoff.specforge_rows import FeatureRow, references
 from eagle3_assets.handoff.speculators_export import export_speculators, train_command, train_ratio
 from eagle3_assets.handoff.tokens import export_tokens
 from eagle3_assets.handoff.verify_export import judge_export
-from eagle3_assets.lineage import VERDICTS_FILE
 from eagle3_assets.states.format.layers import translate_back
 from eagle3_assets.states.partition import write_partition
-from eagle3_assets.states.verdict.on_policy_table import FILE_NAME, SCHEMA
+from eagle3_assets.states.verdict.on_policy_table import SCHEMA
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import Store, commit, read_manifest
 from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.review.made_rows import VOCAB, make_row, tiny_campaign, write_tokens
@@ -329,7 +329,6 @@ def test_the_models_verdict_decides_grade_and_ids(tmp_path: Path) -> None:
     ids = np.array(waiting.input_ids, dtype=np.uint32)
     ids[7] ^= 3  # the survivor that won
     with_verdict(place, {waiting.sample_id: "B2", sunk.sample_id: "Q"}, winner=(waiting.sample_id, ids))
-    assert FILE_NAME == VERDICTS_FILE
     after = export_tokens(place.campaign, place.store)
     assert after.numbers["refused"] == {"grade_not_admitted": 1} and after.numbers["rows"] == 2
     lines = [json.loads(line) for line in (place.store.handoff_tokens / "tokens.jsonl").read_text().splitlines()]

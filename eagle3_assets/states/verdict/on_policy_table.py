@@ -30,13 +30,14 @@ from eagle3_assets.states.reader import StateRow, States
 from eagle3_assets.states.reader import open as open_states
 from eagle3_assets.states.target.token_figures import RowStatistics, Scores, edges_of, row_statistics
 from eagle3_assets.states.verdict.choice import Choice, candidates, choose, final_grade
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import Manifest, Store, atomic_file, commit, digest_json, read_manifest, require
 from eagle3_assets.targets.tokenizer import load_profile
 
 if TYPE_CHECKING:
     from eagle3_assets.states.target.target_head import TargetHead
 
-FILE_NAME = "on_policy.parquet"
+
 VERSION = 2
 ALONE = Choice(0, 1.0, ())
 
@@ -102,7 +103,7 @@ def is_judged(campaign: Campaign, store: Store, shard: str) -> bool:
     states = read_manifest(store.states(shard))
     if states is None:
         return False
-    found = _committed(store.states(shard) / FILE_NAME)
+    found = _committed(store.states(shard) / VERDICTS_FILE)
     if not campaign.extraction.verdict_share:
         # states of winners need the file that says so: a run may have died, or its head failed, between the two
         return not states.numbers.get("other_ids") or (found is not None and found.inputs.get("states") == states.digest)
@@ -184,7 +185,7 @@ def write_on_policy(
         _row(judge, pack, source, choice, _stored(states, pack))
         for pack, source, choice in zip(packs, sources, choices, strict=True)
     ]
-    path = folder / FILE_NAME
+    path = folder / VERDICTS_FILE
     with atomic_file(path) as handle:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), handle, compression="zstd")
     digest = require(folder, made_by="hidden_states").digest
@@ -251,7 +252,7 @@ def in_share(sample_id: str, share: float) -> bool:
 def read_on_policy(folder: Path) -> pa.Table | None:
     """The committed file of a partition folder, or None where the model was not asked about the states that are there (a file about
     earlier ones may lie beside them). Raises StateError for a damaged one."""
-    path = folder / FILE_NAME
+    path = folder / VERDICTS_FILE
     if not path.exists():
         return None
     try:

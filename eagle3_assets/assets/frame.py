@@ -1,6 +1,6 @@
-"""What every asset does around its room's work: bind the data root, turn user errors into one line, commit, describe.
+"""What every run does around a stage's work: bind the data root and Dagster's state, turn user errors into one line.
 
-Belongs here: this frame. Does not belong here: any stage.
+Belongs here: this frame. Does not belong here: any stage, what an asset looks like (`build.py`).
 """
 
 import atexit
@@ -9,8 +9,7 @@ import os
 import secrets
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import dagster as dg
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import CampaignError, Eagle3Error, GateError
+from eagle3_assets.stage import Interrupted
 from eagle3_assets.store import Store, write_bytes
 
-OWNERS = ["team:eagle3"]
 MARKER = "eagle3_campaign"
 LAST_WORD = "EAGLE3_LAST_WORD"
 
@@ -31,9 +30,11 @@ last_error: list[Eagle3Error] = []
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """An Eagle3Error becomes a `Failure` whose description is its one line. Never retried: a person must act."""
+    """An Eagle3Error becomes a `Failure` whose description is its one line, never retried: a person must act. A signal is Dagster's own."""
     try:
         yield
+    except Interrupted:
+        raise dg.DagsterExecutionInterruptedError() from None
     except Eagle3Error as error:
         last_error[:] = [error]
         leave_last_word(error)
@@ -67,7 +68,7 @@ def leave_last_word(error: Eagle3Error) -> None:
 
 
 @contextmanager
-def stage(context: Any, campaign: Campaign) -> Iterator[Store]:
+def frame(context: Any, campaign: Campaign) -> Iterator[Store]:
     """The data root, bound to this campaign, inside `readable_errors`."""
     with readable_errors():
         store = Store.of(campaign)
@@ -101,32 +102,3 @@ def bind_dagster_state(instance: dg.DagsterInstance, campaign: Campaign) -> None
             f"{home}: Dagster's state belongs to {whose}, not {campaign.name!r} in {root}; give this one its own: "
             f"mkdir -p {own} && cp deploy/dagster-home.yaml {own}/dagster.yaml && export DAGSTER_HOME=$PWD/{own}"
         )
-
-
-def described(numbers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
-    metadata: dict[str, Any] = {}
-    for name, value in {**numbers, **more}.items():
-        if value is None:
-            continue
-        if isinstance(value, Path):
-            metadata[name] = dg.MetadataValue.path(str(value))
-        elif type(value) in (dict, list, tuple):  # some of Dagster's own values are tuples too
-            metadata[name] = dg.MetadataValue.json(value)
-        else:
-            metadata[name] = value
-    return metadata
-
-
-class Every:
-    """True at most once in `seconds`: for lines and observations that would otherwise flood Dagster's log (20-60 ms each)."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._last = seconds, time.monotonic()
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < self.seconds:
-            return False
-        self._last = now
-        return True
