@@ -5,17 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
 from eagle3_assets import definitions
-from eagle3_assets import store as st
 from eagle3_assets.assets import frame
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.errors import BudgetStop, CampaignError, StoreError
-from eagle3_assets.store import Store
+from eagle3_assets.errors import BudgetStop, CampaignError
 
 
 def _renamed(campaign: Campaign, name: str) -> Campaign:

@@ -9,16 +9,15 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from eagle3_assets.assets.prune import prune_job
 
 from eagle3_assets import old_states
+from eagle3_assets.assets.prune import prune_job
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli import verify
 from eagle3_assets.cli.main import run
 from eagle3_assets.stages import hidden_states
 from eagle3_assets.states.extractors import open_extractor
-from eagle3_assets.states.partition import state_inputs, write_partition
-from eagle3_assets.states.target.weights import model_fingerprint
+from eagle3_assets.states.partition import write_partition
 from eagle3_assets.store import Store, manifest_path
 from eagle3_assets_tests.states.conftest import make_packs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from eagle3_assets.collect.campaign_ledger import open_ledger
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.collect.campaign_ledger import open_ledger
 from eagle3_assets.store import Store
 from eagle3_assets.wire.journal import Journal
 from eagle3_assets.wire.wire_answer import WireAnswer

@@ -9,8 +9,8 @@ from typing import Any
 
 from eagle3_assets import corpus as corpora
 from eagle3_assets.campaign import Campaign, load_campaign
-from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.corpus.merge import build_corpus
+from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.corpus.vocab import build_vocab_map
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.kimi_mini.model import load_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.page import as_markdown

@@ -14,8 +14,6 @@ import pyarrow as pa
 import pytest
 
 from eagle3_assets import gate
-from eagle3_assets.stage import Artifact
-from eagle3_assets.stages import hidden_states
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError
@@ -23,6 +21,8 @@ from eagle3_assets.kimi_mini.model import load_model
 from eagle3_assets.kimi_mini.sampler import Ask, sample_all
 from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
 from eagle3_assets.kimi_mini.workshop.evaluate import questions
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import hidden_states
 from eagle3_assets.states.care.verify_states import verify_partition
 from eagle3_assets.states.extractors import Captured, open_extractor
 from eagle3_assets.states.extractors.ray_pool import RayPool
