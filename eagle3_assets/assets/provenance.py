@@ -16,13 +16,14 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import stages
-from eagle3_assets.stage import Artifact, Per, Stage
+from eagle3_assets.stage import Artifact, Stage
 from eagle3_assets.store import Manifest
 
 # Tags in which Dagster keeps them, as the UI shows them beside every materialization.
 CODE_VERSION, DATA_VERSION = "dagster/code_version", "dagster/data_version"
 GIVEN = "dagster/data_version_is_user_provided"
 INPUT_VERSION, INPUT_EVENT = "dagster/input_data_version/", "dagster/input_event_pointer/"
+RECORDS = 1_000  # events of one asset that are newer than what was made from it: dozens after a night of runs
 NOTHING = "NULL"  # how Dagster spells the version and the event of what was never made
 
 Tags = dict[str, str]
@@ -32,12 +33,7 @@ def materialization(
     instance: dg.DagsterInstance, artifact: Artifact, manifest: Manifest, metadata: Mapping[str, Any]
 ) -> dg.AssetMaterialization:
     """The event of one artifact that is what its inputs say, with its provenance."""
-    return dg.AssetMaterialization(
-        asset_key=dg.AssetKey(artifact.key),
-        partition=_partition(artifact),
-        metadata=dict(metadata),
-        tags=_tags(instance, artifact, manifest),
-    )
+    return _event(artifact, metadata, _History(instance).provenance(artifact, manifest))
 
 
 def follow(instance: dg.DagsterInstance, artifacts: Iterable[Artifact]) -> list[Artifact]:
@@ -47,26 +43,22 @@ def follow(instance: dg.DagsterInstance, artifacts: Iterable[Artifact]) -> list[
     for a reason that Dagster cannot see (a dataset was closed, a source changed, a file is gone), is recorded under that word as its code
     version.
     """
-    told = []
+    history, told = _History(instance), []
     for artifact in artifacts:
-        latest = _latest(instance, artifact.key, _partition(artifact))
+        latest = history.latest(artifact.key, _partition(artifact))
         known = _tags_of(latest)
         state, manifest = artifact.state(), artifact.manifest()
         if state == "current" and manifest is not None:
-            if known.get(DATA_VERSION) == manifest.digest and not _shown_outdated(instance, artifact, known):
+            if known.get(DATA_VERSION) == manifest.digest and not history.shows_outdated(artifact, known):
                 continue
-            words = {"recorded": "found in the data root as it is; nothing was made"}
-            event = materialization(instance, artifact, manifest, {**words, "digest": manifest.digest})
+            words = {"recorded": "found in the data root as it is; nothing was made", "digest": manifest.digest}
+            event = _event(artifact, words, history.provenance(artifact, manifest))
         else:
-            if (latest is None and manifest is None) or _shown_outdated(instance, artifact, known):
+            if (latest is None and manifest is None) or history.shows_outdated(artifact, known):
                 continue
-            event = dg.AssetMaterialization(
-                asset_key=dg.AssetKey(artifact.key),
-                partition=_partition(artifact),
-                metadata={"recorded": f"{state}; nothing was made"},
-                tags={**known, CODE_VERSION: state},
-            )
+            event = _event(artifact, {"recorded": f"{state}; nothing was made"}, {**known, CODE_VERSION: state})
         instance.report_runless_asset_event(event)
+        history.forget(artifact.key)
         told.append(artifact)
     return told
 
@@ -82,18 +74,12 @@ def successors(artifact: Artifact) -> list[Artifact]:
     return found
 
 
+def _event(artifact: Artifact, metadata: Mapping[str, Any], tags: Tags) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(dg.AssetKey(artifact.key), metadata=dict(metadata), partition=_partition(artifact), tags=tags)
+
+
 def _partition(artifact: Artifact) -> str | None:
     return artifact.partition if artifact.stage.per.partitioned else None
-
-
-def _latest(
-    instance: dg.DagsterInstance, key: tuple[str, ...], partition: str | None = None, before: int | None = None
-) -> dg.EventLogRecord | None:
-    """The latest materialization of an asset (of one partition, before an event)."""
-    wanted = dg.AssetRecordsFilter(
-        asset_key=dg.AssetKey(key), asset_partitions=None if partition is None else [partition], before_storage_id=before
-    )
-    return next(iter(instance.fetch_materializations(wanted, limit=1).records), None)
 
 
 def _tags_of(record: dg.EventLogRecord | None) -> Tags:
@@ -101,47 +87,72 @@ def _tags_of(record: dg.EventLogRecord | None) -> Tags:
     return dict(event.tags or {}) if event is not None else {}
 
 
-def _tags(instance: dg.DagsterInstance, artifact: Artifact, manifest: Manifest) -> Tags:
-    tags = {
-        CODE_VERSION: artifact.stage.code_version_of(artifact.campaign, artifact.dataset),
-        DATA_VERSION: manifest.digest,
-        GIVEN: "true",
-    }
-    for stage, dataset in artifact.stage.predecessors(artifact.campaign, artifact.dataset):
-        key = stage.asset_key(dataset)
-        latest = _latest(instance, key)
-        tags[INPUT_VERSION + "/".join(key)] = _version(latest)
-        tags[INPUT_EVENT + "/".join(key)] = NOTHING if latest is None else str(latest.storage_id)
-    return tags
-
-
 def _version(record: dg.EventLogRecord | None) -> str:
     return NOTHING if record is None else _tags_of(record).get(DATA_VERSION, "INITIAL")
 
 
-def _shown_outdated(instance: dg.DagsterInstance, artifact: Artifact, known: Tags) -> bool:
-    """Whether Dagster calls an artifact outdated whose latest event has these tags. One without provenance counts as such."""
-    if known.get(CODE_VERSION) != artifact.stage.code_version_of(artifact.campaign, artifact.dataset):
-        return True
-    return any(
-        _moved(instance, artifact, known, stage, stage.asset_key(dataset))
-        for stage, dataset in artifact.stage.predecessors(artifact.campaign, artifact.dataset)
-    )
+class _History:
+    """What a Dagster state has recorded. An asset's latest event is asked for once: sixteen shards have the same predecessors."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        self._latest: dict[tuple[str, ...], dg.EventLogRecord | None] = {}
+
+    def latest(self, key: tuple[str, ...], partition: str | None = None, before: int | None = None) -> dg.EventLogRecord | None:
+        """The latest materialization of an asset (of one partition, before an event)."""
+        whole = partition is None and before is None
+        if whole and key in self._latest:
+            return self._latest[key]
+        wanted = dg.AssetRecordsFilter(
+            asset_key=dg.AssetKey(key), asset_partitions=None if partition is None else [partition], before_storage_id=before
+        )
+        found = next(iter(self._instance.fetch_materializations(wanted, limit=1).records), None)
+        if whole:
+            self._latest[key] = found
+        return found
+
+    def forget(self, key: tuple[str, ...]) -> None:
+        """There is a newer event of this asset."""
+        self._latest.pop(key, None)
+
+    def provenance(self, artifact: Artifact, manifest: Manifest) -> Tags:
+        """The tags of an artifact that is what its inputs say."""
+        tags = {CODE_VERSION: _code_version(artifact), DATA_VERSION: manifest.digest, GIVEN: "true"}
+        for stage, dataset in artifact.stage.predecessors(artifact.campaign, artifact.dataset):
+            key = stage.asset_key(dataset)
+            latest = self.latest(key)
+            tags[INPUT_VERSION + "/".join(key)] = _version(latest)
+            tags[INPUT_EVENT + "/".join(key)] = NOTHING if latest is None else str(latest.storage_id)
+        return tags
+
+    def shows_outdated(self, artifact: Artifact, known: Tags) -> bool:
+        """Whether Dagster calls an artifact outdated whose latest event has these tags. One without provenance counts as such."""
+        if known.get(CODE_VERSION) != _code_version(artifact):
+            return True
+        return any(
+            self._moved(artifact, known, stage, stage.asset_key(dataset))
+            for stage, dataset in artifact.stage.predecessors(artifact.campaign, artifact.dataset)
+        )
+
+    def _moved(self, artifact: Artifact, known: Tags, stage: Stage, key: tuple[str, ...]) -> bool:
+        """Whether a predecessor has another data version than these tags name: of partitioned ones that of a partition it was made from."""
+        name, latest = "/".join(key), self.latest(key)
+        if INPUT_VERSION + name not in known:
+            return True
+        if not stage.per.partitioned:
+            return known[INPUT_VERSION + name] != _version(latest)
+        seen = known[INPUT_EVENT + name]
+        if seen == NOTHING or latest is None or latest.storage_id <= int(seen):
+            return False
+        mine = [artifact.partition] if stage.per is artifact.stage.per else None
+        newer = dg.AssetRecordsFilter(asset_key=dg.AssetKey(key), asset_partitions=mine, after_storage_id=int(seen))
+        partitions = {r.partition_key for r in self._instance.fetch_materializations(newer, limit=RECORDS).records}
+        return any(
+            _version(self.latest(key, p)) != _version(self.latest(key, p, before=int(seen) + 1))
+            for p in partitions
+            if p is not None
+        )
 
 
-def _moved(instance: dg.DagsterInstance, artifact: Artifact, known: Tags, stage: Stage, key: tuple[str, ...]) -> bool:
-    """Whether a predecessor has another data version than this event names: of partitioned ones that of a partition it was made from."""
-    name = "/".join(key)
-    if INPUT_VERSION + name not in known:
-        return True
-    if not stage.per.partitioned:
-        return known[INPUT_VERSION + name] != _version(_latest(instance, key))
-    seen = known[INPUT_EVENT + name]
-    if seen == NOTHING:
-        return False  # what Dagster makes of it
-    mine = [artifact.partition] if stage.per is artifact.stage.per is Per.SHARD else None
-    newer = dg.AssetRecordsFilter(asset_key=dg.AssetKey(key), asset_partitions=mine, after_storage_id=int(seen))
-    partitions = {r.partition_key for r in instance.fetch_materializations(newer, limit=10_000).records}
-    return any(
-        _version(_latest(instance, key, p)) != _version(_latest(instance, key, p, before=int(seen) + 1)) for p in partitions
-    )
+def _code_version(artifact: Artifact) -> str:
+    return artifact.stage.code_version_of(artifact.campaign, artifact.dataset)
