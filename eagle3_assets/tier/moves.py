@@ -153,7 +153,8 @@ def used(path: Path) -> None:
 
 
 def _root_of(path: Path) -> Path | None:
-    return next((folder for folder in path.absolute().parents if (folder / FOLDER).is_dir()), None)
+    path = path.absolute()
+    return next((folder for folder in (path, *path.parents) if (folder / FOLDER).is_dir()), None)
 
 
 def _name(root: Path, path: Path) -> str:

@@ -191,6 +191,7 @@ def test_room_is_made_of_the_parts_that_were_used_longest_ago(
     assert all(part(here, key).exists() for key in ("00000", "00001", "00002"))
     assert make_room(here.hidden_states, 600) == 1_500
     assert [part(here, key).exists() for key in ("00001", "00000", "00002")] == [False, True, True]
+    assert make_room(here.root, 1_600) == 2_500  # the root itself asks as well as a folder below it
     assert make_room(here.hidden_states, 9_000) == 3_500  # all that may go is gone, and the rest is said by who asked
 
 
