@@ -70,31 +70,20 @@ def reconstruct(
         fields = replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
     fields = with_declared_names(fields, request)
     modes = modes_of(profile, request, fields, thinking)
-    if fields.output_ids is not None:
-        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, modes[0])
-        found = from_server_ids(case, prompts, no_prompt)
-    else:
-        found = _from_text(_attempts(profile, request, fields, wire_profile, source, at, modes))
+    case = Case(profile, request, fields, wire_profile, source, modes[0], at)
+    found = from_server_ids(case, *_prompts_of(case)) if fields.output_ids is not None else _from_text(_attempts(case, modes))
     return replace(found, evidence={**found.evidence, "wire_notes": list(fields.notes)}) if fields.notes else found
 
 
-def _case(
-    profile: Profile,
-    request: Mapping[str, Any],
-    fields: Fields,
-    wire_profile: Mapping[str, Any] | None,
-    source: str,
-    at: float | None,
-    mode: Mode,
-) -> tuple[Case, list[PromptCandidate], str | None]:
-    """The answer in one mode, its prompts, and why it has none."""
-    case = Case(profile, request, fields, wire_profile, source, mode, at)
+def _prompts_of(case: Case) -> tuple[list[PromptCandidate], str | None]:
+    """The prompts of an answer in its mode, and why it has none."""
+    learned = {} if case.fields.output_ids is not None else case.learned_prompt
     try:
-        learned = {} if fields.output_ids is not None else case.learned_prompt
-        prompts = likely_prompts(profile, request, thinking=mode.prompt, billed=case.billed_prompt, learned=learned)
+        return likely_prompts(
+            case.profile, case.request, thinking=case.mode.prompt, billed=case.billed_prompt, learned=learned
+        ), None
     except ExactError as error:
-        return case, [], str(error)
-    return case, prompts, None
+        return [], str(error)
 
 
 # ---------------------------------------------------------------------------------------------------- modes
@@ -121,15 +110,7 @@ class Attempt:
         return self.case.mode.prior * self.chosen.mass
 
 
-def _attempts(
-    profile: Profile,
-    request: Mapping[str, Any],
-    fields: Fields,
-    wire_profile: Mapping[str, Any] | None,
-    source: str,
-    at: float | None,
-    modes: Sequence[Mode],
-) -> list[Attempt]:
+def _attempts(answer: Case, modes: Sequence[Mode]) -> list[Attempt]:
     """The answer in the modes that are worth a look, the best first. The others are asked only where the likeliest one does not meet both
     bills: they differ from it by one token in each."""
     out: list[Attempt] = []
@@ -138,14 +119,15 @@ def _attempts(
             break
         if out and out[0].case.decided and mode.prefill:
             continue  # what is billed was learned
-        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, mode)
+        case = replace(answer, mode=mode)
+        prompts, no_prompt = _prompts_of(case)
         try:
             frames = frames_of(case)
             for text in (frames[0].reasoning, frames[0].content):
                 text.count(text.lead, text.trail)
         except ExactError as error:
             return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
-        if case.wire and mute_edges(profile, fields, _standing(frames[0])):
+        if case.wire and mute_edges(case.profile, case.fields, _standing(frames[0])):
             case = replace(
                 case, wire=None
             )  # a witness that is silent where the texts begin: what was learned is not believed against it
