@@ -108,6 +108,16 @@ def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str
     return {**entry, "windows": windows, "version": whole.get("version"), "model": whole.get("model") or {}}
 
 
+def wire_profile_fault(wire_profile: Mapping[str, Any], profile: Profile) -> str | None:
+    """Why habits that were learned with one tokenizer say nothing about rows of another one; None where they were learned with this."""
+    name, sha256 = wire_profile.get("profile"), wire_profile.get("tokenizer_sha256")
+    if name != profile.name:
+        return f"the wire profile was learned for {name or 'a model that it does not name'}, not for {profile.name}"
+    if sha256 != profile.tokenizer_sha256:
+        return f"the wire profile was learned with other tokenizer files ({str(sha256)[:12]}…, these are {profile.tokenizer_sha256[:12]}…)"
+    return None
+
+
 def _parsed(turn: Mapping[str, Any]) -> dict[str, Any]:
     return {**turn, "parsed": tuple(map(reading_of, turn.get("readings") or ()))}
 
