@@ -29,8 +29,8 @@ import numpy.typing as npt
 from eagle3_assets.exact.providers.predictive import clears, contradiction, strange_run
 from eagle3_assets.exact.providers.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Possible, Space, joins_at, run_of
 from eagle3_assets.exact.search.deviations import odd_share
-from eagle3_assets.exact.search.edges import EDGES, Mechanism
-from eagle3_assets.exact.search.habits import TAKEN, Habit, Habits, seldom
+from eagle3_assets.exact.search.edges import EDGES, PLACES, SEAM, Mechanism, place_of
+from eagle3_assets.exact.search.habits import Habit, Habits, no_habits, seldom
 from eagle3_assets.exact.search.observations import ARGUMENTS, LOW, SPAN, Arguments, Floats, Observation, field_table, size_table
 from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, field_runs
 
@@ -158,20 +158,19 @@ def _habit_nats(
     table."""
     out = np.zeros((len(rows), len(pairs)), dtype=np.float32)
     for side, edge in enumerate((f"{name}_lead", f"{name}_trail")):
-        habit = habits[edge]
         memory: dict[tuple[str, Mechanism, bool], float] = {}
         for i, row in enumerate(rows):
             run = run_of(row, edge)
             if run is None or (side and row.truncated):
                 continue
-            joins = joins_at(row, edge)
+            joins, place = joins_at(row, edge), place_of(edge, row.section)
             for j, pair in enumerate(pairs):
                 mechanism = pair[side]
-                if mechanism.kind != "strip":  # whose table holds every run that the model writes
+                if mechanism.kind == "trim" or not mechanism.hides(joins):  # else its table holds every run that the model writes
                     key = (run, mechanism, joins)
                     if key not in memory:
                         runs = mechanism.runs(run, lead=not side, joins=joins)
-                        memory[key] = math.log(seldom(habit, edge, [found for found, _ in runs])) if runs else 0.0
+                        memory[key] = math.log(seldom(habits[place], place, [found for found, _ in runs])) if runs else 0.0
                     out[i, j] += memory[key]
     return out
 
@@ -278,12 +277,23 @@ def _objection(
 
 def _strangeness(rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit]) -> str | None:
     """An edge where the winner says that the model wrote what, by its known habit, it hardly ever writes."""
-    for k, edge in enumerate(EDGES):
-        if habits[edge].known and winner.edges[k].kind not in TAKEN:
-            found = strange_run(edge, _shown_runs(rows, edge, winner.edges[k]), habits[edge])
+    for place, shown in model_runs_at(rows, winner).items():
+        if habits[place].known:
+            found = strange_run(place, shown, habits[place])
             if found is not None:
                 return f"{winner.name}: {found}"
     return None
+
+
+def model_runs_at(rows: Sequence[Observation], reading: Reading) -> dict[str, list[str]]:
+    """{place: what a reading says the model wrote there, where it does not hide it}"""
+    out: dict[str, list[str]] = {}
+    for edge, mechanism in zip(EDGES, reading.edges, strict=True):
+        for calls in (False, True):
+            part = [row for row in rows if row.section == calls]
+            if not any(mechanism.hides(joins_at(row, edge)) for row in part):
+                out.setdefault(place_of(edge, calls), []).extend(_shown_runs(part, edge, mechanism))
+    return out
 
 
 def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) -> list[str]:
@@ -303,18 +313,21 @@ def _invention(
 ) -> str | None:
     """Whitespace that the winner says was taken away, where nothing shows that the model ever writes it: neither a known habit nor another
     provider's text."""
-    runs = [max(found, key=lambda item: item[1])[0] for row in rows if (found := explanations(row, winner))]
-    for k, edge in enumerate(EDGES):
-        if winner.edges[k].kind not in TAKEN:
+    runs = [max(found, key=lambda item: item[1])[0] if (found := explanations(row, winner)) else None for row in rows]
+    for place in PLACES:
+        edge = "content_trail" if place == SEAM else place
+        k = EDGES.index(edge)
+        here = [(row, found) for row, found in zip(rows, runs, strict=True) if place_of(edge, row.section) == place]
+        if not any(winner.edges[k].hides(joins_at(row, edge)) for row, _ in here):
             continue
-        habit = habits[edge]
-        told = Counter(run for row_runs in runs if (run := row_runs[k]))
+        habit = habits[place]
+        told = Counter(run for _, found in here if found and (run := found[k]))
         if not told or (not habit.known and dict(winner.edges[k].model).get(" ", 0.0) >= ALWAYS):
             continue  # one space: what it costs depends on the text behind it, and no constant in a bill does
         run, count = told.most_common(1)[0]
-        usual = habit.share(run) * len(rows) if habit.known else 0.0
+        usual = habit.share(run) * len(here) if habit.known else 0.0
         if count > INVENTED * len(rows) and count > FEW_OF_A_KIND + 4 * usual and (habit.known or run not in seen.get(edge, ())):
-            return f"{winner.name} puts {run!r} at the {edge.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
+            return f"{winner.name} puts {run!r} at the {place.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
     return None
 
 
@@ -385,7 +398,7 @@ def _kept(
 def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, Habit]) -> Reading:
     """The reading with its shares of taken whitespace as the answers' bills have them, where the model's habit is not known."""
     if all(
-        mechanism.kind in ("keep", "join") or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)
+        not mechanism.model or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)
     ):
         return reading
     for _ in range(3):
@@ -393,15 +406,17 @@ def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, 
         for row in rows:
             for runs, weight in explanations(row, reading):
                 for edge, run in enumerate(runs):
+                    if row.section and reading.edges[edge].seam:
+                        continue  # its table is another one, and known
                     counts[edge][run] = counts[edge].get(run, 0.0) + weight
         edges = []
         for edge, mechanism in enumerate(reading.edges):
-            if mechanism.kind in ("keep", "join") or habits[EDGES[edge]].known:
+            if not mechanism.model or habits[EDGES[edge]].known:
                 edges.append(mechanism)
                 continue
             weights = {run: counts[edge].get(run, 0.0) + 0.1 for run, _ in mechanism.model}
             total = sum(weights.values())
-            edges.append(Mechanism(mechanism.kind, tuple((run, weight / total) for run, weight in weights.items())))
+            edges.append(replace(mechanism, model=tuple((run, weight / total) for run, weight in weights.items())))
         a, b, c, d = edges
         reading = replace(reading, edges=(a, b, c, d))
     return reading
@@ -416,7 +431,7 @@ def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, st
     found = [
         ((*r, *t), p * q)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text)
-        for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut)
+        for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut, behind_marker=row.closed)
         if row.reasoning.count(*r) + row.content.count(*t) == rest
     ]
     total = sum(weight for _, weight in found)
@@ -455,7 +470,7 @@ def _differences(row: Observation, chosen: Sequence[tuple[Reading, Arguments, fl
         a, b, c, d = reading.edges
         rest = row.billed - reading.billing.rule(row.section).constant(row.ended)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text):
-            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut):
+            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut, behind_marker=row.closed):
                 left = rest - row.reasoning.count(*r) - row.content.count(*t)
                 for size, share in row.sizes[ARGUMENTS.index(arguments)].items():
                     out[left - size] = out.get(left - size, 0.0) + weight * p * q * share
@@ -538,9 +553,8 @@ def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> in
 
 def model_runs(rows: Sequence[Observation], verdict: Verdict) -> Habits:
     """What decided turns show of the model's habits: the runs at edges that its mechanism does not hide."""
-    out: Habits = {edge: Habit() for edge in EDGES}
-    for edge, mechanism in zip(EDGES, verdict.best.edges, strict=True):
-        if mechanism.kind not in TAKEN:
-            for run in _shown_runs(rows, edge, mechanism):
-                out[edge].add(run)
+    out = no_habits()
+    for place, runs in model_runs_at(rows, verdict.best).items():
+        for run in runs:
+            out[place].add(run)
     return out

@@ -41,7 +41,7 @@ from eagle3_assets.exact.search.deviations import (
     odd_share,
     same_count,
 )
-from eagle3_assets.exact.search.edges import EDGES
+from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
 from eagle3_assets.exact.search.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
@@ -164,7 +164,7 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             "odd_text": learning.ODD_TEXT,
             "explains": learning.EXPLAINS,
         },
-        "model": {**{edge: habits[edge].as_json(edge) for edge in EDGES}, "sampling": rates},
+        "model": {**{place: habits[place].as_json(place) for place in PLACES}, "sampling": rates},
         "providers": {name: _provider_json(found, rates) for name, found in sorted(_by_name(windows).items())},
     }
 

@@ -57,8 +57,9 @@ def count_field(field_text: FieldText) -> FieldCounts:
     if not field_text.core:
         leads = list(dict.fromkeys([*leads, *(run[:-1] for run in leads if run.endswith(" "))]))
     trails = _runs(field_text.trail, lead=False) if field_text.core else [""]
-    counts = {(a, b): field_text.count(a, b) for a in leads for b in trails} if field_text.text else {}
-    counts.setdefault(("", ""), 0)
+    if not field_text.text:  # what stood between two markers may have been taken away whole
+        leads, trails = list(RUNS), [""]
+    counts = {(a, b): field_text.count(a, b) for a in leads for b in trails}
     return FieldCounts(field_text.text[:1], field_text.lead, field_text.trail, field_text.core[:1], counts)
 
 
@@ -224,12 +225,14 @@ def field_table(rows: Sequence[Observation], name: str, pairs: Sequence[tuple[Me
             counted.text,
             joins,
             cut,
+            row.closed,
             tuple(count - counted.shown for count in counted.counts.values()),
         )
         if key not in seen:
             table = np.zeros((len(pairs), SPAN), dtype=np.float32)
             for j, (lead, trail) in enumerate(pairs):
-                for runs, share in field_runs(counted, lead, trail, joins_trail=joins, cut=cut):
+                behind = name == "content" and row.closed
+                for runs, share in field_runs(counted, lead, trail, joins_trail=joins, cut=cut, behind_marker=behind):
                     more = counted.count(*runs) - counted.shown - LOW
                     if 0 <= more < SPAN:
                         table[j, more] += share

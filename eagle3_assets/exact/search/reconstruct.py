@@ -29,7 +29,7 @@ from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import PromptCandidate, likely_prompts
 from eagle3_assets.exact.prompt_side.request_facts import request_oddities
 from eagle3_assets.exact.search.deviations import SAME_COUNT
-from eagle3_assets.exact.search.edges import EDGES
+from eagle3_assets.exact.search.edges import EDGES, place_of
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, respelled
 from eagle3_assets.exact.search.leaks import is_spaced, unquoted_markers
 from eagle3_assets.exact.search.modes import Mode, modes_of
@@ -379,8 +379,9 @@ def _unheard_of(case: Case, way: Way) -> bool:
     texts = (way.frame.reasoning, way.frame.reasoning, way.frame.content, way.frame.content)
     share = 1.0
     for k, (edge, run) in enumerate(zip(EDGES, (*way.reasoning, *way.content), strict=True)):
-        if texts[k].core and way.reading.edges[k].kind in ("keep", "join") and not (case.truncated and k % 2):
-            share *= case.habit_share(edge, run)
+        calls = way.frame.parts.section is not None
+        if texts[k].core and not way.reading.edges[k].hides(calls) and not (case.truncated and k % 2):
+            share *= case.habit_share(place_of(edge, calls), run)
     return share < RULED_OUT
 
 

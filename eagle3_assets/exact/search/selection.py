@@ -31,11 +31,19 @@ from eagle3_assets.exact.search.frames import (
     count_calls,
     enumerate_frames,
 )
-from eagle3_assets.exact.search.habits import PRIOR_LAMBDA, prior_habits
+from eagle3_assets.exact.search.habits import PRIOR_LAMBDA, Habits, prior_habits
 from eagle3_assets.exact.search.key_order import kind_of, schemas_of
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.observations import OFTEN
-from eagle3_assets.exact.search.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
+from eagle3_assets.exact.search.readings import (
+    AGAINST_REASONING_COUNT,
+    RULED_OUT,
+    Reading,
+    Way,
+    reading_of,
+    unlearned_readings,
+    ways_of,
+)
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -110,7 +118,16 @@ class Case:
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
         learned = self.window.get("parsed") or tuple(reading_of(value) for value in self.window.get("readings") or ())
-        return learned or UNLEARNED
+        return learned or self.unlearned
+
+    @cached_property
+    def prior_habits(self) -> Habits:
+        return prior_habits(self.profile)
+
+    @cached_property
+    def unlearned(self) -> tuple[Reading, ...]:
+        """The readings of a provider of which nothing is known."""
+        return unlearned_readings(self.prior_habits)
 
     @property
     def stratum(self) -> Mapping[str, Any]:
@@ -206,7 +223,7 @@ def select(case: Case, frames: Sequence[Frame]) -> Selection:
     fitting = [way for way in ways if way.billed == billed]
     contradicted = False
     if not fitting and case.window and not case.decided:
-        other = _ways(case, frames, UNLEARNED)
+        other = _ways(case, frames, case.unlearned)
         fitting = [way for way in other if way.billed == billed]
         contradicted = bool(fitting)
         ways += other
@@ -252,7 +269,7 @@ def _ways(case: Case, frames: Sequence[Frame], readings: Sequence[Reading]) -> l
         truncated=case.truncated,
         reasoning_told=told - rho if rho is not None and told else None,
         least=RULED_OUT / 50 if case.decided else 0.0,
-        habits=None if case.window else prior_habits(case.profile),
+        habits=None if case.window else case.prior_habits,
     )
 
 
