@@ -26,7 +26,8 @@ from eagle3_assets.campaign import Collect
 from eagle3_assets.collect.run.attempt import Attempt
 from eagle3_assets.collect.servers.openrouter import replay_message
 from eagle3_assets.prompts.prompt import Prompt
-from eagle3_assets.standin.answers.source import AnswerSource, load_source
+from eagle3_assets.standin.answers.load import load_source
+from eagle3_assets.standin.answers.sampled import AnswerSource
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.service.server import Standin

@@ -90,18 +90,17 @@ def _loop(user: dict[str, Any], tools: tuple[dict[str, Any], ...], topic: str, r
 
 def mini_questions(n: int, seed: int) -> list[Question]:
     """The prompts that kimi-mini's committed answers were really sampled on, at the three temperatures, in a seeded order."""
-    from eagle3_assets.kimi_mini import bank
-    from eagle3_assets.kimi_mini.workshop import demo_data, evaluate
+    from eagle3_assets.kimi_mini.workshop import demo_data, evaluate, make_bank
     from eagle3_assets.kimi_mini.workshop.episode import declarations, prompt_messages
 
     asked = [(messages, tools, True) for messages, tools in demo_data.demo_requests()]
-    for question in evaluate.questions(bank.WORLD_CONVERSATIONS, seed=2):
+    for question in evaluate.questions(make_bank.WORLD_CONVERSATIONS, seed=2):
         episode = question.episode
         asked.append((prompt_messages(episode, question.step), declarations(episode), episode.thinking))
     made = [
         Question(tuple(map(dict, messages)), tuple(map(dict, tools or ())), thinking, 4_096, temperature)
         for messages, tools, thinking in asked
-        for temperature in bank.TEMPERATURES
+        for temperature in make_bank.TEMPERATURES
     ]
     Random(f"exactness:mini:{seed}").shuffle(made)
     return [made[k % len(made)] for k in range(n)]

@@ -126,7 +126,7 @@ def load_model(folder: Path = MODEL_FOLDER, dtype: Dtype = "float32") -> Deepsee
     import torch
     from transformers import DeepseekV3ForCausalLM
 
-    remedy = "restore it from the repository, or train it: python -m eagle3_assets.kimi_mini train"
+    remedy = "restore it from the repository, or train it: python -m eagle3_assets.kimi_mini.workshop train"
     if (folder / TRAINING_FILE).exists() and json.loads((folder / TRAINING_FILE).read_bytes())["model_sha256"] != weights_sha256(
         folder
     ):

@@ -10,13 +10,13 @@ import pytest
 from eagle3_assets.errors import ExactError
 from eagle3_assets.kimi_mini import bank, tokenizer
 from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini.workshop import demo_data, judge, toolset
+from eagle3_assets.kimi_mini.workshop import demo_data, judge, make_bank, toolset, train_tokenizer
 from eagle3_assets_tests.kimi_mini.reading import CLOSE_THINK, END, read_completion, segments
 
 BANK = bank.load_bank()
 WHOLE = [answer for answer in BANK if answer.grammar]
 ENCODING = tokenizer.load_encoding()
-HF = tokenizer.hf_tokenizer(tokenizer.load_ranks())
+HF = train_tokenizer.hf_tokenizer(tokenizer.load_ranks())
 
 
 def hf_canonical(ids: tuple[int, ...]) -> bool:
@@ -33,7 +33,7 @@ def hf_canonical(ids: tuple[int, ...]) -> bool:
 
 def test_sampling_an_answer_again_gives_the_committed_ids():
     """Another machine may round otherwise in about one answer of a thousand (`sampler`): at most one of these."""
-    again = bank.make_bank(kimi_mini_model.load_model(), only=range(0, len(BANK), 40))
+    again = make_bank.make_bank(kimi_mini_model.load_model(), only=range(0, len(BANK), 40))
     committed = BANK[::40]
     assert len(again) == len(committed)
     assert sum(a != b for a, b in zip(again, committed, strict=True)) <= 1
@@ -41,7 +41,7 @@ def test_sampling_an_answer_again_gives_the_committed_ids():
 
 def test_the_bank_is_small_and_has_three_temperatures():
     assert bank.BANK_FILE.stat().st_size <= 3_000_000
-    assert {answer.temperature for answer in BANK} == set(bank.TEMPERATURES)
+    assert {answer.temperature for answer in BANK} == set(make_bank.TEMPERATURES)
     lengths = sorted(len(answer.ids) for answer in BANK)
     assert len(BANK) > 1_500 and lengths[-1] > 120 and lengths[0] < 20
 
@@ -50,7 +50,7 @@ def test_every_prompt_of_the_demo_has_its_own_answers_at_every_temperature():
     for messages, tools in demo_data.demo_requests():
         key = bank.prompt_key(messages, tools, thinking=True)
         found = [answer.temperature for answer in BANK if answer.prompt == key and answer.thinking]
-        assert len(found) >= bank.SAMPLES * len(bank.TEMPERATURES)
+        assert len(found) >= make_bank.SAMPLES * len(make_bank.TEMPERATURES)
 
 
 def test_every_answer_obeys_its_flags():
@@ -83,7 +83,7 @@ def test_the_canonical_flag_is_true_by_the_other_encoder_and_more_heat_splits_mo
     assert [answer.canonical for answer in BANK] == [hf_canonical(answer.ids) for answer in BANK]
     shares = [
         sum(not a.canonical for a in BANK if a.temperature == t) / sum(a.temperature == t for a in BANK)
-        for t in bank.TEMPERATURES
+        for t in make_bank.TEMPERATURES
     ]
     assert shares == sorted(shares) and shares[1] > 0
 

@@ -164,8 +164,18 @@ def test_the_configs_eos_is_kimis_trap_and_generation_ends_at_im_end(model):
 
 
 def test_nothing_heavy_loads_with_the_room():
-    rooms = "bank, demo_data, evaluate, judge, model, spelling, tokenizer, train, world, __main__"
+    rooms = "bank, chat, model, tokenizer"
+    workshop = "demo_data, evaluate, judge, make_bank, spelling, train, train_tokenizer, world, __main__"
     heavy = "print({'torch', 'transformers', 'tokenizers', 'pyarrow'} & sys.modules.keys())"
-    code = f"import sys; from eagle3_assets.kimi_mini import {rooms}; {heavy}"
+    code = f"import sys; from eagle3_assets.kimi_mini import {rooms}; from eagle3_assets.kimi_mini.workshop import {workshop}; {heavy}"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert seen.stdout.strip() == "set()"
+
+
+def test_the_room_at_run_time_loads_nothing_of_the_workshop():
+    code = (
+        "import sys; from eagle3_assets.standin.answers import load; from eagle3_assets.kimi_mini import bank, model, tokenizer; "
+        "print(sorted(name for name in sys.modules if name.startswith('eagle3_assets.kimi_mini.workshop')))"
+    )
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout.strip() == "[]"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.kimi_mini import tokenizer
-from eagle3_assets.kimi_mini.workshop import world
+from eagle3_assets.kimi_mini.workshop import train_tokenizer, world
 from eagle3_assets_tests.conftest import shared_data
 
-HF = tokenizer.hf_tokenizer(tokenizer.load_ranks())
+HF = train_tokenizer.hf_tokenizer(tokenizer.load_ranks())
 
 
 def hf_ids(text: str) -> list[int]:
@@ -22,8 +22,8 @@ def hf_ids(text: str) -> list[int]:
 
 
 def test_training_again_gives_the_committed_bytes():
-    assert tokenizer.model_bytes(tokenizer.train()) == tokenizer.MODEL_FILE.read_bytes()
-    assert tokenizer.config_bytes() == tokenizer.CONFIG_FILE.read_bytes()
+    assert train_tokenizer.model_bytes(train_tokenizer.train()) == tokenizer.MODEL_FILE.read_bytes()
+    assert train_tokenizer.config_bytes() == tokenizer.CONFIG_FILE.read_bytes()
 
 
 def test_the_file_is_tiktoken_format_and_tiktoken_reads_it(monkeypatch: pytest.MonkeyPatch):
@@ -65,7 +65,7 @@ def test_the_configured_eos_is_the_trap_and_not_the_end_of_turn():
 
 def test_both_encoders_agree_on_world_text_not_trained_on():
     encoding = tokenizer.load_encoding()
-    trained = set(world.training_fields(tokenizer.SEED, tokenizer.TRAINING_CONVERSATIONS))
+    trained = set(world.training_fields(train_tokenizer.SEED, train_tokenizer.TRAINING_CONVERSATIONS))
     fields = [field for field in world.training_fields(seed=1, conversations=300) if field not in trained]
     wrong = [field for field in fields if hf_ids(field) != encoding.encode_ordinary(field)]
     assert wrong == []

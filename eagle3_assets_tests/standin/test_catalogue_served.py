@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.answers.source import load_source
+from eagle3_assets.standin.answers.load import load_source
 from eagle3_assets.standin.profiles import Profiles, load_profiles
 from eagle3_assets.standin.service.server import Standin
 from eagle3_assets.standin.truth.generation import Generator

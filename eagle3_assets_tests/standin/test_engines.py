@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from eagle3_assets.errors import Eagle3Error
-from eagle3_assets.standin.answers.source import Bank, Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import Profiles
 from eagle3_assets.standin.service.server import Standin
 from eagle3_assets.standin.vocabulary import Vocabulary

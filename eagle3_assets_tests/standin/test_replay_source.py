@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from eagle3_assets.errors import WireError
-from eagle3_assets.standin.answers.source import Bank, load_source
+from eagle3_assets.standin.answers.load import load_source
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
 from eagle3_assets.standin.request import ChatRequest, read_request
 from eagle3_assets.standin.schema.source import Replay, Source

@@ -16,7 +16,7 @@ from typing import Any
 
 from eagle3_assets.errors import Eagle3Error
 from eagle3_assets.kimi_mini import bank, model, tokenizer
-from eagle3_assets.kimi_mini.workshop import card, demo_data, evaluate, world
+from eagle3_assets.kimi_mini.workshop import card, demo_data, evaluate, make_bank, train_tokenizer, world
 from eagle3_assets.kimi_mini.workshop.train import Recipe
 
 DEFAULT_RUN = Path("data/kimi-mini-training")
@@ -50,10 +50,10 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _make_all(_: argparse.Namespace) -> dict[str, Any]:
-    made = {"tokenizer": tokenizer.write_tokenizer()}
+    made = {"tokenizer": train_tokenizer.write_tokenizer()}
     tokenizer.load_encoding.cache_clear()
     quiet()
-    return made | {"demo_data": demo_data.write_demo_data(), "bank": bank.write_bank()}
+    return made | {"demo_data": demo_data.write_demo_data(), "bank": make_bank.write_bank()}
 
 
 def _positive(text: str) -> int:
@@ -75,15 +75,15 @@ COMMANDS: dict[str, tuple[str, Command]] = {
     "train": ("train the model from its world (an hour on two cores alone; goes on where it was interrupted)", _train),
     "train-tokenizer": (
         "train the BPE and write tiktoken.model and tokenizer_config.json",
-        lambda _: tokenizer.write_tokenizer(),
+        lambda _: train_tokenizer.write_tokenizer(),
     ),
-    "make-bank": ("sample the bank of answers (after the model)", lambda _: bank.write_bank()),
+    "make-bank": ("sample the bank of answers (after the model)", lambda _: make_bank.write_bank()),
     "make-demo-data": ("write the demo campaign's source files (after the model)", lambda _: demo_data.write_demo_data()),
     "make-all": ("tokenizer, demo data and bank, for the committed model", _make_all),
     "write-card": ("put the measured figures into README.md", lambda _: card.write_card()),
     "describe": ("facts of the committed model", lambda _: model.describe()),
     "world": ("figures of the world", lambda _: world.describe()),
-    "statistics": ("figures of the committed bank", lambda _: bank.statistics(bank.load_bank())),
+    "statistics": ("figures of the committed bank", lambda _: make_bank.statistics(bank.load_bank())),
 }
 
 

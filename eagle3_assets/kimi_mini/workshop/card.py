@@ -12,9 +12,10 @@ from typing import Any
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.kimi_mini import bank, model
+from eagle3_assets.kimi_mini.workshop import make_bank
 
 CARD = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- figures: written by `python -m eagle3_assets.kimi_mini write-card` -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures: written by `python -m eagle3_assets.kimi_mini.workshop write-card` -->", "<!-- end of figures -->"
 Cell = Callable[[dict[str, Any]], str]
 EVALUATION_FILE, TRAINING_FILE = "evaluation.json", model.TRAINING_FILE
 
@@ -96,7 +97,7 @@ def _bank_lines(figures: dict[str, Any]) -> list[str]:
 
 def current_section() -> str:
     """What the section must say for the committed model and bank."""
-    return markdown(*read_figures(), bank.statistics(bank.load_bank()))
+    return markdown(*read_figures(), make_bank.statistics(bank.load_bank()))
 
 
 def section(text: str) -> str:

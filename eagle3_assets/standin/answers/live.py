@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.answers.source import Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
 from eagle3_assets.standin.request import ChatRequest
 from eagle3_assets.standin.vocabulary import Ids
 

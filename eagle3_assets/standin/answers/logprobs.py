@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eagle3_assets.standin.answers.source import Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
 from eagle3_assets.standin.request import ChatRequest
 from eagle3_assets.standin.schema.provider import LogprobEntries
 from eagle3_assets.standin.vocabulary import Parts, Vocabulary

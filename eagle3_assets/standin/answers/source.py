@@ -1,7 +1,6 @@
-"""Where answers come from: truth ids first, everything else is derived from them.
+"""A bank as a source: one of its answers chosen for a request and fitted into the conversation (tool numbering, `max_tokens`).
 
-Belongs here: what a source is; choosing an answer of the bank for a request and fitting it into the conversation (tool numbering,
-max_tokens). Does not belong here: text, the live model (`live`).
+Does not belong here: what a source is (`sampled`), which one a profiles file asks for (`load`), text, the live model (`live`).
 """
 
 from __future__ import annotations
@@ -11,76 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from random import Random
-from typing import Any, Protocol
-
-import orjson
 
 from eagle3_assets.kimi_mini.bank import prompt_key
 from eagle3_assets.standin import chance
+from eagle3_assets.standin.answers.sampled import Answer, Sampled
 from eagle3_assets.standin.request import ChatRequest
 from eagle3_assets.standin.schema.source import Source
 from eagle3_assets.standin.vocabulary import Ids, Vocabulary
 
 _NATIVE_ID = re.compile(r"functions\.(.+):(\d+)")
-
-
-class Answer(Protocol):
-    """What this room needs of a bank's answer (`kimi_mini.bank.BankAnswer`, `replay.ReplayAnswer`). One may also tell its
-    `habits`, a tuple of names: what it does that a re-encoder of its text does not expect."""
-
-    @property
-    def ids(self) -> Sequence[int]: ...
-    @property
-    def thinking(self) -> bool: ...
-    @property
-    def tool_names(self) -> Sequence[str]: ...
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def temperature(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """The truth of one answer. `logprobs[k]`: natural logarithm of the model's probability of `ids[k]`, None where the source
-    has none. `top[k]`: the most probable (id, logarithm) of that position, as many as were asked for or as the source knows.
-
-    `key`: number of the bank's answer when nothing but that answer is here, with its own ids (the same object each time); None
-    when it was cut or renumbered, or has log-probabilities, or is of no bank. `habits`: what the answer does that a re-encoder
-    of its text does not expect (of the whole answer; a `max_tokens` may have cut the place off).
-    """
-
-    ids: Ids
-    logprobs: tuple[float, ...] | None = None
-    top: tuple[tuple[tuple[int, float], ...], ...] = ()
-    key: int | None = None
-    habits: tuple[str, ...] = ()
-
-    @cached_property
-    def ids_json(self) -> bytes:
-        """The ids as JSON; a bank's answer is written down many times."""
-        return orjson.dumps(self.ids)
-
-
-class AnswerSource(Protocol):
-    """Truth for a request: ids with `<|im_end|>` last, or cut (finish_reason length), and what the model thought of each.
-
-    `answer` decides at once (two requests never share a draw) and returns a future of the running loop, so that a source may take
-    its time without holding the server. `limit` is max_tokens as the provider applies it: the ids behind it are never generated.
-    """
-
-    @property
-    def context_length(self) -> int | None:
-        """A prompt of so many tokens or more cannot be answered; None = any can."""
-
-    def answer(
-        self, request: ChatRequest, prompt_ids: Ids, *, seed: str, attempt: int, limit: int
-    ) -> asyncio.Future[Sampled]: ...
-
-    def close(self) -> None:
-        """Answers that are under way end in an error."""
 
 
 @dataclass(frozen=True)
@@ -223,23 +162,3 @@ def _with_made_up(sampled: Sampled, seed: str, request: ChatRequest, attempt: in
     logprobs = tuple(-draw.expovariate(1 / 0.3) for _ in sampled.ids)
     top = tuple(((i, logprob),) for i, logprob in zip(sampled.ids, logprobs, strict=True)) if request.top_logprobs else ()
     return replace(sampled, logprobs=logprobs, top=top, key=None)
-
-
-def load_source(settings: Source, beside: Path = Path()) -> tuple[AnswerSource, Vocabulary]:
-    """The source that the profiles ask for and the tokenizer that it samples from: the committed bank, the model itself (loads
-    torch), or a replay bank, whose files are relative to `beside`, the profiles file's folder. Raises WireError."""
-    from eagle3_assets.kimi_mini import bank, tokenizer
-
-    if settings.kind == "replay":
-        from eagle3_assets.standin.answers.replay import load_replay
-
-        made, vocabulary = load_replay(settings.replay, beside)
-        return Bank(made, vocabulary, settings, renames=True), vocabulary
-    vocabulary = Vocabulary.of(tokenizer.load_encoding())
-    if settings.kind == "live":
-        from eagle3_assets.standin.answers.live import Live
-
-        return Live.load(settings.slots), vocabulary
-    # answers that no client can read are for the live model to give
-    answers: list[Any] = [answer for answer in bank.load_bank() if answer.grammar or answer.truncated]
-    return Bank(answers, vocabulary, settings), vocabulary

@@ -23,7 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from eagle3_assets.standin import chance
-from eagle3_assets.standin.answers.source import Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
 from eagle3_assets.standin.clock import Clock
 from eagle3_assets.standin.openrouter import faults, faulty_bodies, refusals, wire
 from eagle3_assets.standin.openrouter.gateway import UNWRITABLE, Admitted, Gateway

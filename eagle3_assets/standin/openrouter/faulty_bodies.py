@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from eagle3_assets.standin.answers.source import Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
 from eagle3_assets.standin.openrouter import wire, wire_stream
 from eagle3_assets.standin.schema.faults import FaultName
 from eagle3_assets.standin.truth.generation import Generation

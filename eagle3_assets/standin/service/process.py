@@ -23,7 +23,7 @@ from pathlib import Path
 from aiohttp import web
 
 from eagle3_assets.errors import LockedError, WireError
-from eagle3_assets.standin.answers.source import load_source
+from eagle3_assets.standin.answers.load import load_source
 from eagle3_assets.standin.profiles import Profiles, answering, load_profiles, profiles_file
 from eagle3_assets.standin.schema.source import Answers
 from eagle3_assets.standin.service.server import Standin

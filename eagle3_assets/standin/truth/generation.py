@@ -13,7 +13,7 @@ import orjson
 
 from eagle3_assets.standin import chance
 from eagle3_assets.standin.answers.logprobs import Entries, entries_of
-from eagle3_assets.standin.answers.source import AnswerSource, Sampled
+from eagle3_assets.standin.answers.sampled import AnswerSource, Sampled
 from eagle3_assets.standin.bending.bend import Bent, bend_answer
 from eagle3_assets.standin.bending.bill import Bill, make_bill
 from eagle3_assets.standin.bending.render_prompt import render_prompt

@@ -11,7 +11,7 @@ from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
 from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.parse import parse_fields
-from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs
+from eagle3_assets_tests.conftest import TOKENIZERS, needs
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
 WORLDS = [(writes, bends) for writes in (True, False) for bends in ("verbatim", "injects", "strips")]

@@ -9,7 +9,8 @@ import pytest
 
 from eagle3_assets.kimi_mini import bank
 from eagle3_assets.kimi_mini.workshop import demo_data
-from eagle3_assets.standin.answers.source import Bank, load_source
+from eagle3_assets.standin.answers.load import load_source
+from eagle3_assets.standin.answers.source import Bank
 from eagle3_assets.standin.profiles import answering, load_profiles
 from eagle3_assets.standin.request import ChatRequest, read_request
 from eagle3_assets.standin.schema.source import Source

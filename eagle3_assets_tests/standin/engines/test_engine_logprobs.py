@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.answers.source import Sampled
+from eagle3_assets.standin.answers.sampled import Sampled
 from eagle3_assets.standin.engines.engine_logprobs import sglang_entries, text_behind, vllm_entries
 from eagle3_assets.standin.request import ChatRequest, read_request
 from eagle3_assets.standin.vocabulary import Vocabulary
