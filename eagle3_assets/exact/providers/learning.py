@@ -397,9 +397,7 @@ def _kept(
 
 def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, Habit]) -> Reading:
     """The reading with its shares of taken whitespace as the answers' bills have them, where the model's habit is not known."""
-    if all(
-        not mechanism.model or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)
-    ):
+    if all(not mechanism.model or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)):
         return reading
     for _ in range(3):
         counts: list[dict[str, float]] = [{}, {}, {}, {}]

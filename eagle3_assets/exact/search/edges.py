@@ -81,7 +81,9 @@ KEEP, JOIN = Mechanism("keep"), Mechanism("join")
 
 def mechanism_of(value: Mapping[str, Any]) -> Mechanism:
     """From the JSON of a wire profile."""
-    model, seam = (tuple((str(run), float(share)) for run, share in (value.get(name) or {}).items()) for name in ("model", "seam"))
+    model, seam = (
+        tuple((str(run), float(share)) for run, share in (value.get(name) or {}).items()) for name in ("model", "seam")
+    )
     return Mechanism(str(value.get("mechanism", "keep")), model, seam)
 
 
