@@ -4,7 +4,7 @@ Belongs here: the score of every reading, deciding between them, change points. 
 order of providers (`wire_profiles.py`), prompts (`prompt_learning.py`), single rows (`selection.py`).
 
 Score. Under a reading each answer has a probability: that its bill is met (a right reading misses 1 %, and one that is not
-canonical: 1 - e^(-lambda n)), that the reading could have made this text (0.2 % odd cases), and, where a habit is known, that the
+canonical shows it besides), that the reading could have made this text (0.2 % odd cases), and, where a habit is known, that the
 model would have written what the reading says it wrote (at most 20:1). Readings are ranked by the sum of the logs.
 
 Decision. A rival is ruled out when it is MARGIN_NATS behind *without the answer that speaks loudest against it*: so no answer's
@@ -28,9 +28,8 @@ import numpy.typing as npt
 
 from eagle3_assets.exact.providers.predictive import clears, contradiction, strange_run
 from eagle3_assets.exact.providers.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Possible, Space, joins_at, run_of
-from eagle3_assets.exact.search.deviations import odd_share
 from eagle3_assets.exact.search.edges import EDGES, PLACES, SEAM, Mechanism, place_of
-from eagle3_assets.exact.search.habits import Habit, Habits, no_habits, seldom
+from eagle3_assets.exact.search.habits import Habit, Habits, Spelling, no_habits, seldom
 from eagle3_assets.exact.search.observations import ARGUMENTS, LOW, SPAN, Arguments, Floats, Observation, field_table, size_table
 from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, field_runs
 
@@ -99,8 +98,8 @@ def turn_of(row: Observation) -> Turn:
 
 
 # ---------------------------------------------------------------------------------------------------- scores
-def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], rate: float, rho: int | None) -> Floats:
-    """Log-probabilities [rows, readings]. `rate` is lambda per token; `rho` the convention of reasoning counts, if known."""
+def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], spelling: Spelling, rho: int | None) -> Floats:
+    """Log-probabilities [rows, readings]. `spelling`: how often the model is not canonical; `rho` the convention of reasoning counts, if known."""
     left, right = space.pairs
     one, other, sizes = field_table(rows, "reasoning", left), field_table(rows, "content", right), size_table(rows)
     could = (one.sum(axis=2) > 0)[:, :, None] & (other.sum(axis=2) > 0)[:, None, :]
@@ -124,7 +123,7 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
                 0.0,
             )
             fits[:, :, :, s, b] = np.einsum("npd,nde,nqe->npq", one, share.astype(np.float32), other, optimize=True)
-    miss = np.array([expected_miss(row, rate) for row in rows], dtype=np.float32)
+    miss = np.array([expected_miss(row, spelling) for row in rows], dtype=np.float32)
     miss = miss[:, None, None, None, None]
     chance = (1 - miss) * fits + miss * STRAY_BILL
     chance = np.where(could[:, :, :, None, None], chance, ODD_TEXT * STRAY_BILL)
@@ -135,9 +134,9 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
     return np.asarray(out.reshape(len(rows), -1), dtype=np.float32)
 
 
-def expected_miss(row: Observation, rate: float) -> float:
+def expected_miss(row: Observation, spelling: Spelling) -> float:
     """How often a right reading misses the bill of such an answer."""
-    return MISSES_BILL + (1 - MISSES_BILL) * odd_share(rate, row.billed)
+    return MISSES_BILL + (1 - MISSES_BILL) * spelling.misses(row.drawn, row.billed)
 
 
 def _hold_against_reasoning(rows: Sequence[Observation], table: Floats, rho: int) -> None:
@@ -206,7 +205,7 @@ def decide(
     space: Space,
     habits: Mapping[str, Habit],
     table: Floats,
-    rate: float,
+    spelling: Spelling,
     *,
     seen: Mapping[str, Collection[str]] | None = None,
 ) -> Decision:
@@ -218,7 +217,7 @@ def decide(
     turns = np.array([row.section for row in rows], dtype=bool)
     may = possible(rows)
     if 0 < turns.sum() < len(rows) and _disagree(space, table, turns, may):
-        return _apart(rows, space, habits, table, rate, turns, seen=seen)
+        return _apart(rows, space, habits, table, spelling, turns, seen=seen)
     totals = _totals(space, table, turns, may)
     top = int(totals.argmax())
     winner, arguments = space.reading(top)
@@ -232,7 +231,7 @@ def decide(
     verdicts: dict[Turn, Verdict] = {}
     parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
     missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
-    expected = {turn: [expected_miss(rows[k], rate) for k in part] for turn, part in parts.items()}
+    expected = {turn: [expected_miss(rows[k], spelling) for k in part] for turn, part in parts.items()}
     against = {turn: contradiction([rows[k] for k in parts[turn]], missed[turn], expected[turn]) for turn in TURNS}
     for turn, other in (TURNS, TURNS[::-1]):
         mine = [rows[k] for k in parts[turn]]
@@ -362,7 +361,7 @@ def _apart(
     space: Space,
     habits: Mapping[str, Habit],
     table: Floats,
-    rate: float,
+    spelling: Spelling,
     turns: npt.NDArray[np.bool_],
     *,
     seen: Mapping[str, Collection[str]] | None,
@@ -371,7 +370,7 @@ def _apart(
     differences: list[Mapping[int, float]] = [{}] * len(rows)
     for part in (np.flatnonzero(~turns), np.flatnonzero(turns)):
         mine = [rows[k] for k in part.tolist()]
-        found = decide(mine, space, habits, table[part], rate, seen=seen)
+        found = decide(mine, space, habits, table[part], spelling, seen=seen)
         verdicts |= found.verdicts
         for k, difference in zip(part.tolist(), found.differences, strict=True):
             differences[k] = difference

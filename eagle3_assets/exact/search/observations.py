@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import prompt_counts
+from eagle3_assets.exact.search.canonicality import Drawn, drawn_of
 from eagle3_assets.exact.search.deviations import Kind
 from eagle3_assets.exact.search.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
@@ -73,7 +74,8 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
     arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
-    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number."""
+    that shows it (`key_order.py`), whether its keys are sorted; `drawn`: how it was drawn, for its canonicality. `forms` maps a prompt
+    form to its ids' number."""
 
     at: float
     tools: bool
@@ -95,6 +97,7 @@ class Observation:
     billed_prompt: int | None
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
+    drawn: Drawn = field(default_factory=Drawn)
 
     @property
     def stands(self) -> int:
@@ -137,6 +140,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         kind=kind_of(fields.tool_calls, schemas),
         ordered=tuple(found for call in fields.tool_calls if (found := sorts_keys(call, schemas)) is not None),
         billed_prompt=fields.billed_prompt,
+        drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
         form_ids=form_ids,
     )

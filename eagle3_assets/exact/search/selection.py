@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from eagle3_assets.exact.search.deviations import PRIOR_CHANGES, PRIOR_DAMAGE, Deviations, odd_share, same_count
+from eagle3_assets.exact.search.canonicality import Drawn, drawn_of, share_inside_characters
+from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, Deviations, same_count
 from eagle3_assets.exact.search.frames import (
     LEAVES_PATH,
     ODD_TOOL_ID,
@@ -31,7 +32,7 @@ from eagle3_assets.exact.search.frames import (
     count_calls,
     enumerate_frames,
 )
-from eagle3_assets.exact.search.habits import PRIOR_LAMBDA, Habits, prior_habits
+from eagle3_assets.exact.search.habits import Habits, Spelling, prior_habits
 from eagle3_assets.exact.search.key_order import kind_of, schemas_of
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.observations import OFTEN
@@ -147,6 +148,17 @@ class Case:
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
         return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How often the model is not canonical, by what was learned of it."""
+        told = (self.wire or {}).get("spelling")
+        return told if isinstance(told, Spelling) else Spelling.of(self.sampling)
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The answer's own settings and kinds of text; how many ids are arguments is a matter of the way to read it."""
+        return drawn_of(self.request, (self.fields.reasoning, self.fields.content), 0)
 
 
 def _of_turn(window: Mapping[str, Any], turn: str) -> Mapping[str, Any]:
@@ -277,7 +289,9 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
     """The share of the best sequence among all that meets this bill: the other ways, and answers that no way reads right because they
     are not canonical or were damaged."""
     way, weight = best
-    deviations = deviations_of(case, way.billed)
+    deviations = deviations_of(case, way.billed, arguments_of(way.frame.parts))
+    if case.truncated and way.frame.parts.section is None:
+        deviations = replace(deviations, cut=cut_share(case, way))
     billed = case.billed or 0
     rival = 0.0
     for other in ways:
@@ -286,13 +300,23 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
     return weight * deviations.neither / (whole * deviations.neither + rival)
 
 
-def deviations_of(case: Case, tokens: int) -> Deviations:
-    """How likely an answer of so many tokens is none of what its text says."""
+def arguments_of(parts: Parts) -> int:
+    """Ids of arguments."""
+    return sum(len(call.arguments or ()) for call in parts.calls)
+
+
+def cut_share(case: Case, way: Way) -> float:
+    """P(an answer that the length limit cut was cut inside a character, which the text then lacks)"""
+    last, runs = (way.frame.content, way.content) if way.frame.content.text else (way.frame.reasoning, way.reasoning)
+    return CUT_INSIDE + share_inside_characters(case.profile, last.ids(*runs))
+
+
+def deviations_of(case: Case, tokens: int, arguments: int = 0) -> Deviations:
+    """How likely an answer of so many tokens, some of them arguments, is none of what its text says."""
     kind = kind_of(case.fields.tool_calls, schemas_of(case.request))
-    changes = {int(change): float(share) for change, share in (case.sampling.get("changes") or {}).items()}
     return Deviations(
-        odd=odd_share(float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)), tokens),
+        odd=case.spelling.odd(replace(case.drawn, arguments=arguments), tokens),
         damaged=float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE)),
         same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
-        changes=changes or PRIOR_CHANGES,
+        changes=case.spelling.changes,
     )
