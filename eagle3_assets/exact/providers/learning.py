@@ -31,7 +31,7 @@ from eagle3_assets.exact.providers.reading_space import DECIDING_ROWS, MIXED, RU
 from eagle3_assets.exact.search.edges import EDGES, PLACES, SEAM, Mechanism, place_of
 from eagle3_assets.exact.search.habits import Habit, Habits, Spelling, no_habits, seldom
 from eagle3_assets.exact.search.observations import ARGUMENTS, LOW, SPAN, Arguments, Floats, Observation, field_table, size_table
-from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, field_runs
+from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, Rule, field_runs
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
 MISSES_BILL, ODD_TEXT, STRAY_BILL = 0.01, 0.002, 0.1
@@ -123,15 +123,29 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
                 0.0,
             )
             fits[:, :, :, s, b] = np.einsum("npd,nde,nqe->npq", one, share.astype(np.float32), other, optimize=True)
-    miss = np.array([expected_miss(row, spelling) for row in rows], dtype=np.float32)
-    miss = miss[:, None, None, None, None]
-    chance = (1 - miss) * fits + miss * STRAY_BILL
+    odd = np.array([spelling.odd(row.drawn, row.billed) for row in rows], dtype=np.float32)[:, None, None, None, None]
+    same, more, two = (float(spelling.changes.get(change, 0.0)) for change in (0, 1, 2))
+    one_more = _one_more(fits, ended)
+    met = (1 - odd * (1 - same)) * fits + odd * (more * one_more + two * _one_more(one_more, ended))
+    chance = (1 - MISSES_BILL) * (met + odd * (1 - same - more - two) * STRAY_BILL) + MISSES_BILL * STRAY_BILL
     chance = np.where(could[:, :, :, None, None], chance, ODD_TEXT * STRAY_BILL)
     out = np.log(np.maximum(chance, 1e-9))
     out += (_habit_nats(rows, left, "reasoning", habits)[:, :, None] + _habit_nats(rows, right, "content", habits)[:, None, :])[
         :, :, :, None, None
     ]
     return np.asarray(out.reshape(len(rows), -1), dtype=np.float32)
+
+
+def _one_more(fits: Floats, ended: Ints) -> Floats:
+    """[rows, …, RULES]: the probability that a bill is one more than what is counted, as most of those are that are not canonical: what the
+    rule that counts one more says of it."""
+    out = np.zeros_like(fits)
+    for b, rule in enumerate(RULES):
+        for end in (False, True):
+            after = Rule(True, rule.constant(end) + 1)
+            if after in RULES:
+                out[ended == end, ..., b] = fits[ended == end, ..., RULES.index(after)]
+    return out
 
 
 def expected_miss(row: Observation, spelling: Spelling) -> float:
@@ -271,7 +285,7 @@ def _objection(
         return f"too few answers of this kind ({len(rows)}, at least {fewest})"
     if fits < EXPLAINS * (len(rows) - sum(expected)):
         return f"no reading fits the bills: the best, {winner.name}, {fits} of {len(rows)}"
-    return _invention(rows, winner, habits, seen) or _strangeness(rows, winner, habits)
+    return _invention(rows, winner, expected, habits, seen) or _strangeness(rows, winner, habits)
 
 
 def _strangeness(rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit]) -> str | None:
@@ -308,11 +322,19 @@ def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) ->
 
 
 def _invention(
-    rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit], seen: Mapping[str, Collection[str]]
+    rows: Sequence[Observation],
+    winner: Reading,
+    expected: Sequence[float],
+    habits: Mapping[str, Habit],
+    seen: Mapping[str, Collection[str]],
 ) -> str | None:
     """Whitespace that the winner says was taken away, where nothing shows that the model ever writes it: neither a known habit nor another
-    provider's text."""
-    runs = [max(found, key=lambda item: item[1])[0] if (found := explanations(row, winner)) else None for row in rows]
+    provider's text. A bill that is likelier missed (`expected`: how often) than met so puts in nothing."""
+    ways = [_ways_to_bill(row, winner) for row in rows]
+    runs = [
+        max(found, key=lambda item: item[1])[0] if sum(weight for _, weight in found) > miss else None
+        for found, miss in zip(ways, expected, strict=True)
+    ]
     for place in PLACES:
         edge = "content_trail" if place == SEAM else place
         k = EDGES.index(edge)
@@ -422,17 +444,22 @@ def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, 
 def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, str, str, str], float]]:
     """The runs at the four edges that meet the bill, with their probabilities; nothing where none does, or where nothing was
     taken."""
+    found = _ways_to_bill(row, reading)
+    total = sum(weight for _, weight in found)
+    return [(runs, weight / total) for runs, weight in found] if total else []
+
+
+def _ways_to_bill(row: Observation, reading: Reading) -> list[tuple[tuple[str, str, str, str], float]]:
+    """The same with the weight that each has before the bill is looked at."""
     a, b, c, d = reading.edges
     rest = row.billed - reading.billing.rule(row.section).constant(row.ended) - next(iter(row.sizes[0]))
     cut = row.truncated and not row.section
-    found = [
+    return [
         ((*r, *t), p * q)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text)
         for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut, behind_marker=row.closed)
         if row.reasoning.count(*r) + row.content.count(*t) == rest
     ]
-    total = sum(weight for _, weight in found)
-    return [(runs, weight / total) for runs, weight in found] if total else []
 
 
 def _held_out(

@@ -43,7 +43,16 @@ from eagle3_assets.exact.search.deviations import (
 )
 from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
-from eagle3_assets.exact.search.habits import Habits, Sampling, Spelling, learn_from_ids, no_habits, prior_habits, together
+from eagle3_assets.exact.search.habits import (
+    Habits,
+    Sampling,
+    Spelling,
+    known_or,
+    learn_from_ids,
+    no_habits,
+    prior_habits,
+    together,
+)
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.search.readings import reading_of
@@ -184,7 +193,7 @@ def _decide_all(
     for _ in range(2):
         windows, before = [], dict(shown)
         for key, rows in sorted(observed.items()):
-            habits = together(prior, of_ids, *(habit for other, habit in before.items() if other != key))
+            habits = known_or(together(of_ids, *(habit for other, habit in before.items() if other != key)), prior)
             seen = {edge: {run for other, told in runs.items() if other[0] != key[0] for run in told[edge]} for edge in EDGES}
             found = [_decide(Window(key, part), habits, spelling, seen) for part in _cut(rows, habits, spelling)]
             windows += found

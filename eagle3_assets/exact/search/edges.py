@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_assets.targets.grammar import Ids
+from eagle3_assets.targets.profile_facts import HABIT_PLACES
 from eagle3_assets.targets.tokenizer import Profile
 
-EDGES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail")
+PLACES = HABIT_PLACES  # where a model has a habit: the edges, and the seam
+EDGES = PLACES[:4]
 LEADS = ("reasoning_lead", "content_lead")
 # Between a text (or the end of reasoning) and a tool section. What a model writes there is a habit of its own: Qwen3 ends no answer with a
 # line break and puts two in front of every call, Kimi none; some parsers return them, some cut them off.
-SEAM = "content_seam"
-PLACES = (*EDGES, SEAM)  # where a model has a habit
+SEAM = PLACES[4]
 # What a server does at an edge:
 #   keep   nothing
 #   join   one space joined to the marker there (vllm#33457; contract 4.3 #1)

@@ -110,8 +110,11 @@ def seam_table(habits: Mapping[str, Habit]) -> tuple[tuple[str, float], ...]:
 
 
 def seldom(habit: Habit | None, edge: str, runs: Sequence[str]) -> float:
-    """How often the model writes one of these at an edge: 1 where nothing is known."""
+    """How often the model writes one of these at an edge: 1 where nothing is known, and where it was never seen to write anything else (what
+    could still be is a matter of smoothing, which hundreds of answers would add up to evidence)."""
     if habit is not None and habit.known:
+        if sum(habit.runs[run] for run in runs) >= sum(habit.runs.values()):
+            return 1.0
         return min(1.0, max(sum(map(habit.share, runs)), FLOOR))
     return ENDS_IN_SPACE if edge.endswith(("trail", "seam")) and runs and all(run.endswith(" ") for run in runs) else 1.0
 
@@ -127,6 +130,11 @@ def together(*many: Mapping[str, Habit]) -> Habits:
         for place in PLACES:
             out[place].runs.update(habits[place].runs)
     return out
+
+
+def known_or(habits: Mapping[str, Habit], prior: Mapping[str, Habit]) -> Habits:
+    """The habits that are known, and `prior` at the other places: what a profile says yields to what was counted."""
+    return {place: habits[place] if habits[place].known else together(habits, prior)[place] for place in PLACES}
 
 
 # ---------------------------------------------------------------------------------------------------- rows with ids

@@ -28,7 +28,7 @@ from typing import Any
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import PromptCandidate, likely_prompts
 from eagle3_assets.exact.prompt_side.request_facts import request_oddities
-from eagle3_assets.exact.search.deviations import SAME_COUNT
+from eagle3_assets.exact.search.deviations import CUT_CHANGES, SAME_COUNT
 from eagle3_assets.exact.search.edges import EDGES, place_of
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, respelled
 from eagle3_assets.exact.search.leaks import is_spaced, unquoted_markers
@@ -37,7 +37,7 @@ from eagle3_assets.exact.search.prompt_selection import select_prompts
 from eagle3_assets.exact.search.proofs import Found, with_witnesses
 from eagle3_assets.exact.search.readings import RULED_OUT, Way
 from eagle3_assets.exact.search.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
-from eagle3_assets.exact.search.selection import NOTHING, Case, Chosen, Selection, deviations_of, frames_of, select
+from eagle3_assets.exact.search.selection import NOTHING, Case, Chosen, Selection, cut_share, deviations_of, frames_of, select
 from eagle3_assets.exact.search.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.search.wire_text import canonical_fields
 from eagle3_assets.exact.search.witnesses import mute_edges
@@ -49,6 +49,7 @@ from eagle3_assets.wire.fields import Fields
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
 NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
+OFTEN_ODD = 0.03  # of answers whose bill shows that they are not canonical: worth a word where a bill is met by nothing
 DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
@@ -164,7 +165,8 @@ def _from_text(attempts: Sequence[Attempt]) -> Reconstruction:
     if not (fields.reasoning or fields.content or fields.tool_calls):
         reasons.append("the answer is empty")
     if "\ufffd" in "".join((fields.reasoning or "", fields.content or "", *(call.arguments for call in fields.tool_calls))):
-        reasons.append("wire_text: U+FFFD in the text: bytes were lost, the ids cannot be known")
+        cut = ", perhaps where the length limit cut a character" if case.truncated else ""
+        reasons.append(f"wire_text: U+FFFD in the text: bytes were lost{cut}, the ids cannot be known")
     if case.hopeless:
         reasons.append(f"provider: no row of it can be exact: {case.hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and best.prompts):
@@ -348,7 +350,8 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
         return "C1", 0.9 * p
     unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
     if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
-        reasons.append(_open_question(case, found.parts, distinct, p, unseen))
+        inside = cut_share(case, way) if way and case.truncated else 0.0
+        reasons.append(_open_question(case, found.parts, distinct, p, unseen, inside))
         return "C1", p
     if way and (
         way.frame.leaked
@@ -359,7 +362,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float) -> str:
+def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float, inside: float) -> str:
     """Why a row that fits is no better than C1."""
     if case.fields.logprobs and mute_edges(case.profile, case.fields, attempt_parts):
         return "open: the log-probabilities say nothing of the ids with which the texts begin"
@@ -371,6 +374,8 @@ def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, un
         return f"open: {distinct} id sequences meet the bill"
     if unseen > UNSEEN_DAMAGE:
         return f"open: so many bills of this provider are met by nothing that some {unseen:.1%} of those that are met are changed as well"
+    if inside > UNSEEN_DAMAGE:
+        return f"open: cut by length, {inside:.0%} of such places lie inside a character, whose first ids stand in no text: p_exact {p:.3f}"
     return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 
@@ -408,6 +413,8 @@ def _misfit_hint(case: Case, stands: int) -> str:
     """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
     (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost
     then)."""
+    if case.truncated and 0 < (case.billed or 0) - stands <= max(CUT_CHANGES):
+        return "; cut by length inside a character? The ids of its first bytes stand in no text"
     asked = case.request.get("max_tokens", case.request.get("max_completion_tokens"))
     if case.fields.tool_calls and case.fields.finish_reason in ENDS_TURN and case.fields.billed_completion == asked:
         return "; the bill is max_tokens: cut inside a call, and the rest of it not returned?"
@@ -417,5 +424,7 @@ def _misfit_hint(case: Case, stands: int) -> str:
         change = sum(len(encode(spaced)) - len(encode(sent)) for sent, spaced in texts)
     except ExactError:  # an escaped lone surrogate in the arguments is one in what they parse to
         return ""
-    fits = change and stands + change == case.fields.billed_completion
-    return f"; {stands + change} with spaced tool arguments: re-serialised on the way?" if fits else ""
+    if change and stands + change == case.fields.billed_completion:
+        return f"; {stands + change} with spaced tool arguments: re-serialised on the way?"
+    odd = case.spelling.misses(case.drawn, case.billed or 0)
+    return f"; some {odd:.0%} of this model's answers of this length are spelled as no encoder does" if odd >= OFTEN_ODD else ""
