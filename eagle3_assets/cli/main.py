@@ -36,6 +36,7 @@ COMMANDS = {
     "close": "Declare a dataset finished with what is there.",
     "verify": "Stored hidden states: every bit, ids against the corpus; --recompute asks the model.",
     "prune": "Old hidden states: what may go, with its bytes; --yes removes it.",
+    "view": "Every row in a browser; --export DIR writes a folder to send.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
     "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
