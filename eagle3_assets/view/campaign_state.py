@@ -187,5 +187,5 @@ def what_next(
         words = f"{failing:,} rows are not trained on as they stand: look at the reasons; an audit or more answers of a provider may settle open ones."
         out.append({"words": words, "query": "failing=yes"})
     if stages and not unmade and not damaged:
-        out.append({"words": f"Every stage is current; the hand-offs are in {catalogue.root.store.handoff_tokens.parent}."})
+        out.append({"words": f"Every stage is current; the hand-offs are in {catalogue.root.store.handoff_tokens.parent.name}/ of the campaign's folder."})
     return out

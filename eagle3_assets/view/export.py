@@ -83,10 +83,9 @@ def write_export(library: Library, folder: Path, *, most_rows: int, on_progress:
     files.put("state", {"state?": state})
     files.put("table", {"table?": _table(catalogue)})
     files.put("texts", {"texts?": _texts(catalogue, keys)})
-    campaign = answer(library, "campaign", [])
-    campaign["root"] = ""  # a path of this machine says nothing to a colleague
+    campaign = _without_paths(answer(library, "campaign", []), catalogue)
     files.put("campaign", {"campaign?": campaign})
-    page = answer(library, "providers", [])
+    page = _without_paths(answer(library, "providers", []), catalogue)
     files.put("providers", {"providers?": page})
     files.put("deciding", dict(_deciding(library, page)))
     files.put("compare", dict(_comparisons(library, page)))
@@ -112,6 +111,13 @@ def export_page(page: str) -> str:
     """The served page with a policy of its own (there is no header), and the word that the data lies beside it."""
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     return page.replace("<title>", f"{policy}<title>", 1).replace("<html ", '<html data-export="1" ', 1)
+
+
+def _without_paths(page: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """A path of this machine says nothing to a colleague; what lies below the campaign's folder is named from there."""
+    root = str(catalogue.root.store.root)
+    out: dict[str, Any] = json.loads(as_json(page).decode().replace(json.dumps(root + "/")[1:-1], "").replace(json.dumps(root)[1:-1], ""))
+    return out
 
 
 def chosen_rows(catalogue: Catalogue, most: int) -> list[str]:

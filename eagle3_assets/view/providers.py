@@ -55,7 +55,7 @@ def providers_page(catalogue: Catalogue) -> dict[str, Any]:
     return {
         "providers": [
             {
-                "name": name, "label": visible(name), "calls": calls.get(name), "rows": rows.get(name), "failures": failures.get(name, []),
+                "name": name, "label": visible(name), "standing": _standing(profiles, name), "calls": calls.get(name), "rows": rows.get(name), "failures": failures.get(name, []),
                 "endpoints": endpoints.get(name, []), "windows": _windows(profiles, name), "time": series.get(name),
                 "usd_per_million_trainable": _per_million(rows.get(name)),
             }
@@ -94,6 +94,12 @@ def _endpoints(catalogue: Catalogue, problems: list[str]) -> dict[str, list[dict
     except Eagle3Error as error:
         problems.append(str(error))
     return out
+
+
+def _standing(profiles: Mapping[str, Any], name: str) -> str | None:
+    """That of the latest window in the form that most answers have, which is what rows are read with."""
+    entry = (profiles.get("providers") or {}).get(name)
+    return standing(entry) if entry else None
 
 
 def _windows(profiles: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
