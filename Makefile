@@ -10,7 +10,7 @@ TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo
+.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo viewer
 
 setup: $(VENV)/.installed
 
@@ -69,6 +69,13 @@ $(RAY)/.installed: $(VENV)/.installed
 
 test-ray: $(RAY)/.installed ## a local Ray cluster of two workers, one killed in mid-run
 	$(RAY)/bin/python -m pytest -m ray eagle3_assets_tests/states/test_ray.py
+
+viewer: viewer/node_modules/.installed ## the pages of `eagle3 view`, built into the package (needs Node >= 20)
+	cd viewer && npm run build
+
+viewer/node_modules/.installed: viewer/package-lock.json
+	cd viewer && npm ci --no-audit --no-fund
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -21,8 +21,12 @@ from eagle3_assets.view.links import DEFAULT_PORT
 def command(
     port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one", min=0, max=65535)] = DEFAULT_PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
-    beside: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help="another campaign's folder, to compare with")] = None,
-    export: Annotated[Path | None, typer.Option(metavar="DIR", help="write a folder that opens without a server, and end")] = None,
+    beside: Annotated[
+        list[Path] | None, typer.Option(metavar="FOLDER", help="another campaign's folder, to compare with")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="write a folder that opens without a server, and end")
+    ] = None,
     rows: Annotated[int, typer.Option(help="with --export: how many rows get their own page, failing ones first", min=0)] = 500,
 ) -> None:
     """Every row in a browser: tokens, wire text beside ids, bills, providers. Read-only, loopback only.
@@ -42,10 +46,14 @@ def command(
         from eagle3_assets.view.export import write_export
 
         try:
-            written = write_export(library, export, most_rows=rows, on_progress=lambda words: print(f"eagle3 view: {words}", file=sys.stderr))
+            written = write_export(
+                library, export, most_rows=rows, on_progress=lambda words: print(f"eagle3 view: {words}", file=sys.stderr)
+            )
         finally:
             library.close()
-        print(f"{written.index}: {written.rows:,} of {written.of:,} rows with a page of their own, {written.bytes / 1e6:,.1f} MB; open it in a browser")
+        print(
+            f"{written.index}: {written.rows:,} of {written.of:,} rows with a page of their own, {written.bytes / 1e6:,.1f} MB; open it in a browser"
+        )
         return
     from eagle3_assets.view.server import bind, serve
 

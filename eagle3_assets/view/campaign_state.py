@@ -72,7 +72,9 @@ def _stages(catalogue: Catalogue) -> dict[str, Any]:
     assert catalogue.root.campaign is not None
     out: dict[str, Any] = {}
     for item in items(catalogue.root.campaign, catalogue.root.store):
-        of = out.setdefault(item.stage, {"current": 0, "outdated": 0, "missing": 0, "damaged": 0, "when": None, "numbers": {}, "damage": []})
+        of = out.setdefault(
+            item.stage, {"current": 0, "outdated": 0, "missing": 0, "damaged": 0, "when": None, "numbers": {}, "damage": []}
+        )
         state = item.state()
         of[state] += 1
         if state == "damaged":
@@ -90,7 +92,14 @@ def _stages(catalogue: Catalogue) -> dict[str, Any]:
 
 def _money(catalogue: Catalogue, problems: list[str]) -> dict[str, Any]:
     store, campaign = catalogue.root.store, catalogue.root.campaign
-    out: dict[str, Any] = {"spent_usd": None, "reserved_usd": None, "ambiguous_usd": None, "approved_usd": None, "budget_usd": None, "scopes": []}
+    out: dict[str, Any] = {
+        "spent_usd": None,
+        "reserved_usd": None,
+        "ambiguous_usd": None,
+        "approved_usd": None,
+        "budget_usd": None,
+        "scopes": [],
+    }
     try:
         totals = read_account(store.ledger).totals
         out |= {"spent_usd": totals.total.spent_usd, "reserved_usd": totals.total.reserved_usd, "ambiguous_usd": totals.total.ambiguous_usd,
@@ -121,7 +130,11 @@ def _datasets(catalogue: Catalogue) -> list[dict[str, Any]]:
             except StoreError:
                 report = {}
         verdict = report.get("verdict") if isinstance(report, dict) else None
-        line["report"] = None if not verdict else {"passed": bool(verdict.get("passed")), "words": [visible(str(w)) for w in verdict.get("words", ())]}
+        line["report"] = (
+            None
+            if not verdict
+            else {"passed": bool(verdict.get("passed")), "words": [visible(str(w)) for w in verdict.get("words", ())]}
+        )
         try:
             manifest = read_manifest(catalogue.root.store.prompts(line["dataset"]))
         except StoreError:
@@ -158,7 +171,9 @@ def _checks(catalogue: Catalogue, problems: list[str]) -> list[dict[str, Any]]:
     for line in lines:
         examples = line.pop("examples")[:10]
         marks = ", ".join("?" * len(examples)) or "NULL"
-        keys = catalogue.ask(f"SELECT key, sample_id FROM rows WHERE dataset = ? AND sample_id IN ({marks})", [line["dataset"], *examples])
+        keys = catalogue.ask(
+            f"SELECT key, sample_id FROM rows WHERE dataset = ? AND sample_id IN ({marks})", [line["dataset"], *examples]
+        )
         line["keys"] = [[key, visible(sample)] for key, sample in keys][:10]
     return lines
 
@@ -170,14 +185,26 @@ def what_next(
     out: list[dict[str, Any]] = []
     damaged = [path for told in stages.values() for path in told["damage"]]
     if damaged:
-        out.append({"words": f"{len(damaged)} files are damaged, first {damaged[0]}; `eagle3 run` makes what costs nothing again", "command": "eagle3 run"})
+        out.append(
+            {
+                "words": f"{len(damaged)} files are damaged, first {damaged[0]}; `eagle3 run` makes what costs nothing again",
+                "command": "eagle3 run",
+            }
+        )
     for line in checks:
         if line["stops"]:
-            out.append({"words": f"{line['dataset']}: {line['check']} stops it: {line['message']}", "query": f"dataset={line['dataset']}&failing=yes"})
+            out.append(
+                {
+                    "words": f"{line['dataset']}: {line['check']} stops it: {line['message']}",
+                    "query": f"dataset={line['dataset']}&failing=yes",
+                }
+            )
     plan, answers = stages.get("plan", {}), stages.get("answers", {})
     if plan.get("current") and money["approved_usd"] is None and (answers.get("missing") or answers.get("outdated")):
         out.append({"words": "The plan waits for somebody to approve its cost.", "command": "eagle3 plan --approve USD"})
-    unmade = [name for _, names in FLOW for name in names if stages.get(name, {}).get("missing") or stages.get(name, {}).get("outdated")]
+    unmade = [
+        name for _, names in FLOW for name in names if stages.get(name, {}).get("missing") or stages.get(name, {}).get("outdated")
+    ]
     if unmade:
         told = stages[unmade[0]]
         words = f"{unmade[0]} is next: {told['missing']} missing, {told['outdated']} outdated."
@@ -187,5 +214,9 @@ def what_next(
         words = f"{failing:,} rows are not trained on as they stand: look at the reasons; an audit or more answers of a provider may settle open ones."
         out.append({"words": words, "query": "failing=yes"})
     if stages and not unmade and not damaged:
-        out.append({"words": f"Every stage is current; the hand-offs are in {catalogue.root.store.handoff_tokens.parent.name}/ of the campaign's folder."})
+        out.append(
+            {
+                "words": f"Every stage is current; the hand-offs are in {catalogue.root.store.handoff_tokens.parent.name}/ of the campaign's folder."
+            }
+        )
     return out

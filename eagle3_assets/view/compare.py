@@ -48,7 +48,9 @@ def compare(left: Side, right: Side) -> dict[str, Any]:
     sides = [_asked(side) for side in (left, right)]
     both = sorted(set(sides[0]) & set(sides[1]))
     pairs = [(sides[0][asked], sides[1][asked]) for asked in both]
-    pairs = [(a, b) for a, b in pairs if left.catalogue is not right.catalogue or (a["file"], a["place"]) != (b["file"], b["place"])]
+    pairs = [
+        (a, b) for a, b in pairs if left.catalogue is not right.catalogue or (a["file"], a["place"]) != (b["file"], b["place"])
+    ]
     grades: dict[tuple[str, str], int] = {}
     for a, b in pairs:
         key = (a["grade"] or "pilot", b["grade"] or "pilot")
@@ -91,7 +93,19 @@ def _figures(lines: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _line(line: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("key", "dataset", "grade", "p_exact", "residual_completion", "finish_reason", "tokens", "seconds", "cost_usd", "pilot", "turn")
+    names = (
+        "key",
+        "dataset",
+        "grade",
+        "p_exact",
+        "residual_completion",
+        "finish_reason",
+        "tokens",
+        "seconds",
+        "cost_usd",
+        "pilot",
+        "turn",
+    )
     return {**{name: line[name] for name in names}, "sample_id": visible(line["sample_id"]), "provider": visible(line["provider"]),
             "asked": line["asked"]}  # fmt: skip
 
@@ -107,7 +121,11 @@ def pair_of(left: Side, right: Side, asked: str) -> dict[str, Any]:
     for edit in edits(a.split(" "), b.split(" ")):
         words = a.split(" ")[edit.a_start : edit.a_end] if edit.op != "new" else b.split(" ")[edit.b_start : edit.b_end]
         spans += cut(" ".join(words) + " ", MOST_TEXT, edit.op)
-    return {"found": [answer is not None for answer in answers], "texts": [cut(a, MOST_TEXT * 4), cut(b, MOST_TEXT * 4)], "spans": spans}
+    return {
+        "found": [answer is not None for answer in answers],
+        "texts": [cut(a, MOST_TEXT * 4), cut(b, MOST_TEXT * 4)],
+        "spans": spans,
+    }
 
 
 def _text(found: Mapping[str, Any]) -> str:

@@ -116,7 +116,9 @@ def export_page(page: str) -> str:
 def _without_paths(page: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
     """A path of this machine says nothing to a colleague; what lies below the campaign's folder is named from there."""
     root = str(catalogue.root.store.root)
-    out: dict[str, Any] = json.loads(as_json(page).decode().replace(json.dumps(root + "/")[1:-1], "").replace(json.dumps(root)[1:-1], ""))
+    out: dict[str, Any] = json.loads(
+        as_json(page).decode().replace(json.dumps(root + "/")[1:-1], "").replace(json.dumps(root)[1:-1], "")
+    )
     return out
 
 
@@ -194,4 +196,3 @@ def _comparisons(library: Library, page: dict[str, Any]) -> Iterator[tuple[str, 
                 asked = line["asked"]
                 pair = answer(library, "pair", [*words, ("asked", asked)])
                 yield f"pair?asked={asked}&left.provider={left}&right.provider={right}", pair
-

@@ -53,7 +53,9 @@ class Reader:
                 self.catalogue.problems["reader"] = str(error)
             except Exception as error:  # a page without search is better than no page
                 log.exception("reading %s", self.catalogue.root.store.root)
-                self.catalogue.problems["reader"] = f"journals and texts could not be read ({error}); the rows can still be looked at"
+                self.catalogue.problems["reader"] = (
+                    f"journals and texts could not be read ({error}); the rows can still be looked at"
+                )
             self.state["ready"] = True
             self._ready.set()
             self._stop.wait(LOOK_AGAIN_S)
@@ -106,7 +108,13 @@ class Library:
         """What a page asks for again and again: {version, rows, reading, roots}."""
         reader = self.reader(name)
         rows = reader.catalogue.ask("SELECT count(*) FROM rows")[0][0]
-        return {"version": reader.catalogue.version, "rows": rows, "reading": dict(reader.state), "roots": list(self.roots), "root": name or self.first}
+        return {
+            "version": reader.catalogue.version,
+            "rows": rows,
+            "reading": dict(reader.state),
+            "roots": list(self.roots),
+            "root": name or self.first,
+        }
 
     def close(self) -> None:
         for reader in self._open.values():

@@ -26,7 +26,11 @@ def report_url(dataset: str) -> str:
 
 def rows_url(**chosen: str) -> str:
     """The table, with these values chosen: `rows_url(dataset="b3", failing="yes")`."""
-    return f"{base_url()}/#/rows" + ("?" if chosen else "") + "&".join(f"{name}={quote(value, safe='')}" for name, value in chosen.items())
+    return (
+        f"{base_url()}/#/rows"
+        + ("?" if chosen else "")
+        + "&".join(f"{name}={quote(value, safe='')}" for name, value in chosen.items())
+    )
 
 
 def row_url(dataset: str, sample_id: str, turn: int) -> str:

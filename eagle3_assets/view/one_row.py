@@ -80,7 +80,9 @@ def find_row(catalogue: Catalogue, key: str) -> SampleRow:
     """The row of `dataset/sample_id/turn`. Raises StoreError where there is none."""
     found = catalogue.ask("SELECT file, sample_id, turn FROM rows WHERE key = ? LIMIT 1", [key])
     if not found:
-        raise StoreError(f"{catalogue.root.store.root}: there is no row {visible(key)}; it may have been made anew since the page was loaded")
+        raise StoreError(
+            f"{catalogue.root.store.root}: there is no row {visible(key)}; it may have been made anew since the page was loaded"
+        )
     file, sample_id, turn = found[0]
     table = read_table(Path(file))
     wanted = pc.and_(pc.equal(table.column("sample_id"), sample_id), pc.equal(table.column("turn"), turn))
@@ -101,7 +103,9 @@ def profile_of(catalogue: Catalogue, row: SampleRow) -> Profile:
     name = str(evidence_of(row).get("profile") or catalogue.root.profile or "")
     profile = profile_named(name)
     if profile is None:
-        raise ExactError(f"the tokenizer files of {name or 'this row'} are not here, so its ids cannot be shown as text; `eagle3 doctor` says more")
+        raise ExactError(
+            f"the tokenizer files of {name or 'this row'} are not here, so its ids cannot be shown as text; `eagle3 doctor` says more"
+        )
     return profile
 
 
@@ -183,13 +187,21 @@ def _whole(value: Any) -> int | None:
 
 def wire_of(profile: Profile, row: SampleRow, evidence: Mapping[str, Any], fields: Fields | None) -> dict[str, Any]:
     """{reading, edges [{edge, mechanism, wire, model}], fields [{name, spans, edited}], fault, problems}."""
-    out: dict[str, Any] = {"reading": visible(str(evidence.get("reading") or "")), "edges": _edges(evidence), "fields": [], "fault": None}
+    out: dict[str, Any] = {
+        "reading": visible(str(evidence.get("reading") or "")),
+        "edges": _edges(evidence),
+        "fields": [],
+        "fault": None,
+    }
     if fields is None:
         return {**out, "fault": "the journal has no record of this answer any more", "problems": []}
     out["problems"] = [visible(problem) for problem in (*fields.problems, *fields.notes)]
     try:
         parts = split(
-            profile, row.input_ids[row.prompt_len :], thinking=evidence.get("thinking") is not False, truncated=row.finish_reason == "length"
+            profile,
+            row.input_ids[row.prompt_len :],
+            thinking=evidence.get("thinking") is not False,
+            truncated=row.finish_reason == "length",
         )
     except Eagle3Error as error:
         out["fault"] = visible(f"the ids cannot be taken apart: {error}")
@@ -211,12 +223,24 @@ def _edges(evidence: Mapping[str, Any]) -> list[dict[str, str]]:
         wire, model = (str(pair[0]), str(pair[1])) if isinstance(pair, list) and len(pair) == 2 else ("", "")
         mechanism = mechanisms[k] if len(mechanisms) == len(EDGES) else ""
         if pair is not None or mechanism not in ("", "keep"):
-            out.append({"edge": edge, "mechanism": mechanism, "wire": visible(wire), "model": visible(model), "edited": str(pair is not None)})
+            out.append(
+                {
+                    "edge": edge,
+                    "mechanism": mechanism,
+                    "wire": visible(wire),
+                    "model": visible(model),
+                    "edited": str(pair is not None),
+                }
+            )
     return out
 
 
 def _wire_texts(fields: Fields) -> list[tuple[str, str]]:
-    calls = [(f"call {k} {what}", text) for k, c in enumerate(fields.tool_calls) for what, text in (("id", c.id), ("name", c.name), ("arguments", c.arguments))]
+    calls = [
+        (f"call {k} {what}", text)
+        for k, c in enumerate(fields.tool_calls)
+        for what, text in (("id", c.id), ("name", c.name), ("arguments", c.arguments))
+    ]
     return [("reasoning", fields.reasoning or ""), ("content", fields.content or ""), *calls]
 
 
@@ -285,7 +309,9 @@ def verdict_of(catalogue: Catalogue, row: SampleRow) -> dict[str, Any] | None:
     found = catalogue.ask("SELECT file FROM verdicts WHERE sample_id = ? AND turn = ?", [row.sample_id, row.turn])
     if not found:
         return None
-    told = catalogue.records("SELECT * FROM read_parquet(?) WHERE sample_id = ? AND turn = ?", [found[0][0], row.sample_id, row.turn])
+    told = catalogue.records(
+        "SELECT * FROM read_parquet(?) WHERE sample_id = ? AND turn = ?", [found[0][0], row.sample_id, row.turn]
+    )
     return told[0] if told else None
 
 
@@ -293,7 +319,19 @@ def verdict_words(verdict: Mapping[str, Any] | None) -> list[list[str]]:
     """Name and value of the model's verdict; nothing where it was not asked."""
     if verdict is None:
         return []
-    names = ("final_grade", "judged", "candidates", "winner", "posterior", "mean_logprob", "mean_entropy", "heat", "z", "p_end", "nucleus_violations")
+    names = (
+        "final_grade",
+        "judged",
+        "candidates",
+        "winner",
+        "posterior",
+        "mean_logprob",
+        "mean_entropy",
+        "heat",
+        "z",
+        "p_end",
+        "nucleus_violations",
+    )
     lines = [[name.replace("_", " "), _figure(verdict.get(name))] for name in names]
     return [*lines, ["reasons", visible("; ".join(verdict.get("reasons") or ()) or "none")]]
 
@@ -327,9 +365,19 @@ def _differences(profile: Profile, chosen: Sequence[int], other: Sequence[int], 
             continue
         if not (found and edit.op == "new" and found[-1]["_end"] == edit.a_start):
             start = edit.a_start
-            found.append({"at": start, "before": _chips(profile, chosen[max(0, start - context) : start]), "chosen": [], "survivor": [], "more": 0})
+            found.append(
+                {
+                    "at": start,
+                    "before": _chips(profile, chosen[max(0, start - context) : start]),
+                    "chosen": [],
+                    "survivor": [],
+                    "more": 0,
+                }
+            )
         last = found[-1]
-        side, ids = ("chosen", chosen[edit.a_start : edit.a_end]) if edit.op == "gone" else ("survivor", other[edit.b_start : edit.b_end])
+        side, ids = (
+            ("chosen", chosen[edit.a_start : edit.a_end]) if edit.op == "gone" else ("survivor", other[edit.b_start : edit.b_end])
+        )
         last[side] = _chips(profile, ids[:MOST_CHIPS])
         last["more"] += max(0, len(ids) - MOST_CHIPS)
         last["_end"] = edit.a_end
@@ -364,7 +412,10 @@ def surprise_of(profile: Profile, row: SampleRow, verdict: Mapping[str, Any] | N
         "positions": [int(positions[k]) for k in least],
         "logprob": [round(float(values[k]), 4) for k in least],
         "entropy": [round(float(entropy[k]), 4) if np.isfinite(entropy[k]) else None for k in least],
-        "least": [[int(positions[k]), int(ids[positions[k]]), _chip(profile, int(ids[positions[k]])), round(float(values[k]), 3)] for k in order],
+        "least": [
+            [int(positions[k]), int(ids[positions[k]]), _chip(profile, int(ids[positions[k]])), round(float(values[k]), 3)]
+            for k in order
+        ],
         "ids": len(values),
         "other_ids": bool(verdict.get("winner")),
     }

@@ -88,5 +88,7 @@ QUESTIONS: dict[str, Callable[[Library, Words], Any]] = {
         library.catalogue(_word(words, "root")), _word(words, "provider"), _whole(words, "window")
     ),
     "compare": lambda library, words: compare.compare(_side(library, words, "left"), _side(library, words, "right")),
-    "pair": lambda library, words: compare.pair_of(_side(library, words, "left"), _side(library, words, "right"), _word(words, "asked")),
+    "pair": lambda library, words: compare.pair_of(
+        _side(library, words, "left"), _side(library, words, "right"), _word(words, "asked")
+    ),
 }

@@ -50,7 +50,9 @@ def providers_page(catalogue: Catalogue) -> dict[str, Any]:
     for line in catalogue.records(_FAILURES):
         failures.setdefault(line.pop("provider"), []).append({**line, "reason": visible(line["reason"])})
     endpoints = _endpoints(catalogue, problems)
-    names = sorted({*calls, *rows, *profiles.get("providers", {}), *endpoints}, key=lambda name: (-calls.get(name, {}).get("calls", 0), name))
+    names = sorted(
+        {*calls, *rows, *profiles.get("providers", {}), *endpoints}, key=lambda name: (-calls.get(name, {}).get("calls", 0), name)
+    )
     series, times = _series(catalogue)
     return {
         "providers": [
@@ -145,7 +147,9 @@ def deciding(catalogue: Catalogue, provider: str, number: int) -> dict[str, Any]
     windows = ((profiles.get("providers") or {}).get(provider) or {}).get("windows") or []
     profile = profile_named(str(profiles.get("profile") or ""))
     if not 0 <= number < len(windows) or profile is None:
-        raise StoreError(f"{catalogue.root.store.wire_profiles}: has no window {number} of {visible(provider)}, or its tokenizer is not here")
+        raise StoreError(
+            f"{catalogue.root.store.wire_profiles}: has no window {number} of {visible(provider)}, or its tokenizer is not here"
+        )
     window = windows[number]
     places = catalogue.ask(
         "SELECT file, place, bytes FROM calls WHERE provider = ? AND outcome = 'finished' AND stream = ? "
@@ -160,5 +164,3 @@ def deciding(catalogue: Catalogue, provider: str, number: int) -> dict[str, Any]
         row["key"] = known.get(f"{row['sample_id']}/{row['turn']}")
         row["sample_id"] = visible(row["sample_id"])
     return found
-
-

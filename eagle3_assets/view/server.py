@@ -34,7 +34,9 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # A report page is one file with its style and its picture inside; it has no script
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -42,7 +44,13 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_FILES = {"": "index.html", "viewer.js": "viewer.js", "viewer.css": "viewer.css", "favicon.ico": "icon.svg", "icon.svg": "icon.svg"}
+_FILES = {
+    "": "index.html",
+    "viewer.js": "viewer.js",
+    "viewer.css": "viewer.css",
+    "favicon.ico": "icon.svg",
+    "icon.svg": "icon.svg",
+}
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _REPORT = re.compile(r"[\w.-]+\.html")
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
@@ -65,7 +73,9 @@ def make_app(library: Library, port: Callable[[], int]) -> web.Application:
                 response = web.json_response({"error": visible(str(error))}, status=status)
             except Exception as error:  # one page that fails says so; the others go on
                 log.exception("%s", request.path)
-                response = web.json_response({"error": visible(f"{type(error).__name__}: {error}"), "unexpected": True}, status=500)
+                response = web.json_response(
+                    {"error": visible(f"{type(error).__name__}: {error}"), "unexpected": True}, status=500
+                )
         for name, value in HEADERS.items():
             response.headers[name] = value
         response.headers.setdefault("Content-Security-Policy", POLICY)
@@ -90,7 +100,9 @@ def make_app(library: Library, port: Callable[[], int]) -> web.Application:
         which, root, key = request.match_info["which"], request.query.get("root", ""), request.query.get("key", "")
         data = await asyncio.to_thread(lambda: raw_bytes(library.catalogue(root), key, which))
         name = f"{which}-{re.sub(r'[^0-9A-Za-z._-]', '-', key)[:120]}.txt"
-        return web.Response(body=data, content_type="application/octet-stream", headers={"Content-Disposition": f'attachment; filename="{name}"'})
+        return web.Response(
+            body=data, content_type="application/octet-stream", headers={"Content-Disposition": f'attachment; filename="{name}"'}
+        )
 
     async def report(request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
@@ -101,7 +113,9 @@ def make_app(library: Library, port: Callable[[], int]) -> web.Application:
             body = await asyncio.to_thread(path.read_bytes)
         except OSError:
             raise StoreError(f"{path}: is not there; `eagle3 run --until report` writes it") from None
-        return web.Response(body=body, content_type="text/html", charset="utf-8", headers={"Content-Security-Policy": REPORT_POLICY})
+        return web.Response(
+            body=body, content_type="text/html", charset="utf-8", headers={"Content-Security-Policy": REPORT_POLICY}
+        )
 
     app = web.Application(middlewares=[guarded])
     app.router.add_get("/{name:[^/]*}", page)
@@ -117,7 +131,10 @@ def refusal(request: web.Request, port: int) -> web.StreamResponse | None:
         return web.json_response({"error": "this server only shows; it takes GET"}, status=405)
     if _HOST.fullmatch(request.headers.get("Host", "")) is None:  # the port may be a tunnel's
         return web.json_response({"error": f"this server answers as {HOST}:{port} and localhost:{port} only"}, status=421)
-    if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode") != "navigate":
+    if (
+        request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site")
+        and request.headers.get("Sec-Fetch-Mode") != "navigate"
+    ):
         return web.json_response({"error": "another site may not read this"}, status=403)
     return None
 

@@ -46,8 +46,9 @@ def fill_texts(catalogue: Catalogue, stop: threading.Event, on_file: Callable[[]
 
 def _texts(file: str, table: pa.Table, names: dict[int, str], otherwise: str, stop: threading.Event) -> pa.Table:
     column = table.column("input_ids").combine_chunks()
-    ids, offsets = column.flatten().to_numpy(zero_copy_only=False), np.concatenate(
-        [[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))]
+    ids, offsets = (
+        column.flatten().to_numpy(zero_copy_only=False),
+        np.concatenate([[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))]),
     )
     prompts, answers = [], []
     for place, prompt_len in enumerate(table.column("prompt_len").to_pylist()):
