@@ -46,14 +46,11 @@ def command(
         from eagle3_assets.view.export import write_export
 
         try:
-            written = write_export(
-                library, export, most_rows=rows, on_progress=lambda words: print(f"eagle3 view: {words}", file=sys.stderr)
-            )
+            written = write_export(library, export, most_rows=rows, on_progress=_tell)
         finally:
             library.close()
-        print(
-            f"{written.index}: {written.rows:,} of {written.of:,} rows with a page of their own, {written.bytes / 1e6:,.1f} MB; open it in a browser"
-        )
+        size = f"{written.bytes / 1e6:,.1f} MB"
+        print(f"{written.index}: {written.rows:,} of {written.of:,} rows with a page of their own, {size}; open it in a browser")
         return
     from eagle3_assets.view.server import bind, serve
 
@@ -74,3 +71,7 @@ def command(
         await serve(library, listening, stop, on_ready)
 
     asyncio.run(until_stopped())
+
+
+def _tell(words: str) -> None:
+    print(f"eagle3 view: {words}", file=sys.stderr)

@@ -129,7 +129,8 @@ def record_at(file: str, at: int, size: int) -> WireAnswer:
 def answer_of(catalogue: Catalogue, dataset: str, shard: str, sample_id: str, turn: int, attempt: int) -> WireAnswer | None:
     """The answer behind a row: by its place where the journals were read already, else by looking through the shard's journal."""
     found = catalogue.ask(
-        "SELECT file, place, bytes FROM calls WHERE sample_id = ? AND turn = ? AND attempt = ? AND dataset = ? AND NOT pilot AND outcome = 'finished'",
+        "SELECT file, place, bytes FROM calls WHERE sample_id = ? AND turn = ? AND attempt = ? AND dataset = ? AND NOT pilot "
+        "AND outcome = 'finished'",
         [sample_id, turn, attempt, dataset],
     )
     if found:

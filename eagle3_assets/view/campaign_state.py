@@ -130,11 +130,8 @@ def _datasets(catalogue: Catalogue) -> list[dict[str, Any]]:
             except StoreError:
                 report = {}
         verdict = report.get("verdict") if isinstance(report, dict) else None
-        line["report"] = (
-            None
-            if not verdict
-            else {"passed": bool(verdict.get("passed")), "words": [visible(str(w)) for w in verdict.get("words", ())]}
-        )
+        words = [visible(str(word)) for word in (verdict or {}).get("words", ())]
+        line["report"] = {"passed": bool(verdict.get("passed")), "words": words} if verdict else None
         try:
             manifest = read_manifest(catalogue.root.store.prompts(line["dataset"]))
         except StoreError:
@@ -183,40 +180,34 @@ def what_next(
 ) -> list[dict[str, Any]]:
     """What a person would do now, most pressing first: {words, command?, query?}."""
     out: list[dict[str, Any]] = []
+
+    def say(words: str, **more: str) -> None:
+        out.append({"words": words, **more})
+
     damaged = [path for told in stages.values() for path in told["damage"]]
     if damaged:
-        out.append(
-            {
-                "words": f"{len(damaged)} files are damaged, first {damaged[0]}; `eagle3 run` makes what costs nothing again",
-                "command": "eagle3 run",
-            }
-        )
+        words = f"{len(damaged)} files are damaged, first {damaged[0]}; a run makes again what costs nothing."
+        say(words, command="eagle3 run")
     for line in checks:
         if line["stops"]:
-            out.append(
-                {
-                    "words": f"{line['dataset']}: {line['check']} stops it: {line['message']}",
-                    "query": f"dataset={line['dataset']}&failing=yes",
-                }
-            )
+            query = f"dataset={line['dataset']}&failing=yes"
+            say(f"{line['dataset']}: {line['check']} stops it: {line['message']}", query=query)
     plan, answers = stages.get("plan", {}), stages.get("answers", {})
     if plan.get("current") and money["approved_usd"] is None and (answers.get("missing") or answers.get("outdated")):
-        out.append({"words": "The plan waits for somebody to approve its cost.", "command": "eagle3 plan --approve USD"})
-    unmade = [
-        name for _, names in FLOW for name in names if stages.get(name, {}).get("missing") or stages.get(name, {}).get("outdated")
-    ]
+        say("The plan waits for somebody to approve its cost.", command="eagle3 plan --approve USD")
+    unmade = [name for _, names in FLOW for name in names if _is_open(stages.get(name, {}))]
     if unmade:
         told = stages[unmade[0]]
-        words = f"{unmade[0]} is next: {told['missing']} missing, {told['outdated']} outdated."
-        out.append({"words": words, "command": "eagle3 run"})
+        say(f"{unmade[0]} is next: {told['missing']} missing, {told['outdated']} outdated.", command="eagle3 run")
     failing = catalogue.ask("SELECT count(*) FROM rows WHERE failing = 'yes'")[0][0]
     if failing:
-        words = f"{failing:,} rows are not trained on as they stand: look at the reasons; an audit or more answers of a provider may settle open ones."
-        out.append({"words": words, "query": "failing=yes"})
+        words = f"{failing:,} rows are not trained on as they stand: their reasons say why."
+        say(f"{words} An audit, or more answers of a provider, may settle those that are open.", query="failing=yes")
     if stages and not unmade and not damaged:
-        out.append(
-            {
-                "words": f"Every stage is current; the hand-offs are in {catalogue.root.store.handoff_tokens.parent.name}/ of the campaign's folder."
-            }
-        )
+        folder = catalogue.root.store.handoff_tokens.parent.name
+        say(f"Every stage is current; the hand-offs are in {folder}/ of the campaign's folder.")
     return out
+
+
+def _is_open(told: Mapping[str, Any]) -> bool:
+    return bool(told.get("missing") or told.get("outdated"))

@@ -75,8 +75,8 @@ def _asked(side: Side, only: str = "") -> dict[str, dict[str, Any]]:
 
 def _unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     """How far two answers are apart, for the order only: another grade weighs most, then the lengths."""
-    tokens = [max(1, line["tokens"] or 1) for line in (a, b)]
-    return 10.0 * (a["grade"] != b["grade"]) + abs(math.log(tokens[0] / tokens[1]))
+    tokens = [float(line["tokens"] or 1) for line in (a, b)]
+    return 10.0 * bool(a["grade"] != b["grade"]) + abs(math.log(max(1.0, tokens[0]) / max(1.0, tokens[1])))
 
 
 def _totals(side: Side) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def deciding_answers(
     rivals = {name: reading for name in margins if (reading := reading_named(name)) is not None}
     readings = {turn: _best(told) for turn, told in (window.get("turns") or {}).items()}
     against = dict.fromkeys(rivals, 0)
-    rows, looked_at, met = [], 0, 0
+    rows: list[dict[str, Any]] = []
+    looked_at = met = 0
     for answer in answers:
         row = _observed(profile, answer, thinking)
         best = readings.get(turn_of(row)) if row is not None else None

@@ -165,8 +165,7 @@ def facts_of(row: SampleRow, answer: WireAnswer | None) -> list[list[str]]:
 
 def bill_of(row: SampleRow, evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
     """{part, rebuilt, convention, billed, d}: rebuilt + convention - billed = d; None where it is not known."""
-    conventions = evidence.get("convention") if isinstance(evidence.get("convention"), dict) else {}
-    residual = evidence.get("residual") if isinstance(evidence.get("residual"), dict) else {}
+    conventions, residual = _object(evidence.get("convention")), _object(evidence.get("residual"))
     lines = []
     for part, rebuilt, billed in (
         ("prompt", row.prompt_len, row.billed_prompt),
@@ -179,6 +178,10 @@ def bill_of(row: SampleRow, evidence: Mapping[str, Any]) -> list[dict[str, Any]]
     rebuilt_reasoning = None if d is None or row.billed_reasoning is None else row.billed_reasoning + d
     lines.append({"part": "reasoning", "rebuilt": rebuilt_reasoning, "convention": 0, "billed": row.billed_reasoning, "d": d})
     return lines
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _whole(value: Any) -> int | None:
@@ -216,7 +219,7 @@ def wire_of(profile: Profile, row: SampleRow, evidence: Mapping[str, Any], field
 def _edges(evidence: Mapping[str, Any]) -> list[dict[str, str]]:
     """Each edge with what the provider does there and what was read: whitespace on the wire, whitespace of the model."""
     mechanisms = str(evidence.get("reading") or "").split("|")[0].split()
-    told = evidence.get("edits") if isinstance(evidence.get("edits"), dict) else {}
+    told = _object(evidence.get("edits"))
     out = []
     for k, edge in enumerate(EDGES):
         pair = told.get(edge)
@@ -236,12 +239,10 @@ def _edges(evidence: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _wire_texts(fields: Fields) -> list[tuple[str, str]]:
-    calls = [
-        (f"call {k} {what}", text)
-        for k, c in enumerate(fields.tool_calls)
-        for what, text in (("id", c.id), ("name", c.name), ("arguments", c.arguments))
-    ]
-    return [("reasoning", fields.reasoning or ""), ("content", fields.content or ""), *calls]
+    out = [("reasoning", fields.reasoning or ""), ("content", fields.content or "")]
+    for k, call in enumerate(fields.tool_calls):
+        out += [(f"call {k} id", call.id), (f"call {k} name", call.name), (f"call {k} arguments", call.arguments)]
+    return out
 
 
 def _paired(profile: Profile, parts: Parts, fields: Fields) -> list[tuple[str, str, str]]:

@@ -57,7 +57,8 @@ def providers_page(catalogue: Catalogue) -> dict[str, Any]:
     return {
         "providers": [
             {
-                "name": name, "label": visible(name), "standing": _standing(profiles, name), "calls": calls.get(name), "rows": rows.get(name), "failures": failures.get(name, []),
+                "name": name, "label": visible(name), "standing": _standing(profiles, name), "calls": calls.get(name),
+                "rows": rows.get(name), "failures": failures.get(name, []),
                 "endpoints": endpoints.get(name, []), "windows": _windows(profiles, name), "time": series.get(name),
                 "usd_per_million_trainable": _per_million(rows.get(name)),
             }

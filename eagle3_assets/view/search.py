@@ -92,7 +92,8 @@ def _number(name: str, value: str) -> float:
 # ---------------------------------------------------------------------------------------------------- SQL
 def _where(query: Query, *, but: str = "") -> tuple[str, list[Any]]:
     """The condition and its parameters; `but`: leave out what is asked of this column (its facet shows what else there is)."""
-    parts, values = ["true"], []
+    parts = ["true"]
+    values: list[Any] = []
     for name, chosen in query.among.items():
         if name != but:
             parts.append(f'"{name}" IN ({", ".join("?" * len(chosen))})')
@@ -138,7 +139,7 @@ def find(catalogue: Catalogue, query: Query) -> dict[str, Any]:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE found AS SELECT * FROM {source}", found)
             source = "found"
         where, values = _where(query)
-        total = cursor.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchone()[0]
+        (total,) = cursor.execute(f"SELECT count(*) FROM {source} WHERE {where}", values).fetchall()[0]
         names = ["n", "key", "file", "place", *(column.name for column in COLUMNS)]
         listed = ", ".join(f'"{name}"' for name in names)
         order = f"ORDER BY {_order(query)} LIMIT {query.limit} OFFSET {query.offset}"

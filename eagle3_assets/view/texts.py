@@ -50,7 +50,8 @@ def _texts(file: str, table: pa.Table, names: dict[int, str], otherwise: str, st
         column.flatten().to_numpy(zero_copy_only=False),
         np.concatenate([[0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))]),
     )
-    prompts, answers = [], []
+    prompts: list[str] = []
+    answers: list[str] = []
     for place, prompt_len in enumerate(table.column("prompt_len").to_pylist()):
         profile = profile_named(names.get(place) or otherwise)
         start, middle, end = offsets[place], min(offsets[place] + (prompt_len or 0), offsets[place + 1]), offsets[place + 1]
