@@ -38,6 +38,7 @@ COMMANDS = {
     "prune": "Old hidden states: what may go, with its bytes; --yes removes it.",
     "tier": "Where the bytes lie: here, in the remote store; --copy, --free, --compare.",
     "pull": "A campaign, or a partition of its states, back from the remote store.",
+    "view": "Every row in a browser; --export DIR writes a folder to send.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
     "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
