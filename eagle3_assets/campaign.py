@@ -16,17 +16,18 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from eagle3_assets.errors import CampaignError
+from eagle3_assets.grades import ADMITTED, HANDED_ON, GradeName
 
 CAMPAIGNS_DIR = Path(__file__).parent / "campaigns"
 BUILT_IN = ("demo", "kimi-k2.5")
 N_SHARDS = 16
 SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
 
-Grade = Literal["A0", "A1", "A2", "B1", "B2", "C1", "R", "I", "D", "Q"]
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
 ]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
@@ -253,7 +254,7 @@ class Engine(_Table):
 class Corpus(_Table):
     """`[corpus]`: what is admitted and how it is cut."""
 
-    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I")
+    grades: tuple[GradeName, ...] = ADMITTED
     min_p_exact: float = Field(default=0.95, ge=0, le=1)
     max_length: int | None = Field(default=None, ge=2, description="ids of a row; longer ones meet too_long")
     too_long: Literal["drop", "cut"] = Field(
@@ -305,7 +306,7 @@ class Vocab(_Table):
 class Handoff(_Table):
     """`[handoff]`: the final grade policy; copies of the states in a trainer's own format, only where they are asked for."""
 
-    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "R", "I")
+    grades: tuple[GradeName, ...] = HANDED_ON
     files: tuple[Literal["speculators", "specforge"], ...] = Field(
         default=(), description="trainers that get files of their own; without them they read the states in place"
     )
@@ -371,6 +372,32 @@ class Extraction(_Table):
         return self
 
 
+class Tier(_Table):
+    """`[store]`: an object store beside the data root. Credentials come from the environment (AWS_ACCESS_KEY_ID, …), never from here."""
+
+    remote: str | None = Field(
+        default=None, description="where finished artifacts are copied to, e.g. s3://bucket/prefix (any fsspec URL)"
+    )
+    keep_free_gb: float = Field(
+        default=10.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="parts of states that are in the remote leave the disk when less is free",
+    )
+
+    @field_validator("remote")
+    @classmethod
+    def _names_a_place_and_no_secret(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
+            raise ValueError(f"is {value!r}: expected scheme://bucket/prefix, e.g. s3://states/kimi")
+        if "@" in parts.netloc or parts.query:
+            raise ValueError("holds a credential: remove it here and put it into the environment (AWS_ACCESS_KEY_ID, …)")
+        return value
+
+
 class Campaign(_Table):
     """The whole file, validated. Build with `load_campaign`."""
 
@@ -387,6 +414,7 @@ class Campaign(_Table):
     vocab: Vocab
     handoff: Handoff = Handoff()
     extraction: Extraction = Extraction()
+    store: Tier = Tier()
     path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 
     @model_validator(mode="after")

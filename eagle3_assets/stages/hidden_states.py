@@ -47,6 +47,7 @@ def work(job: Job) -> None:
     from eagle3_assets import corpus as corpora
     from eagle3_assets.states.care.prune import partition_lock
     from eagle3_assets.states.verdict.verdict_pass import VerdictPass
+    from eagle3_assets.tier.copier import Copier
 
     campaign, store = job.campaign, job.store
     to_do = [a for a in job.artifacts if a.state() != "current"]
@@ -62,6 +63,7 @@ def work(job: Job) -> None:
         for artifact in to_do:
             locks.enter_context(partition_lock(store, artifact.partition))
         opened = corpora.open(store.corpus)
+        copier = locks.enter_context(Copier(campaign, store))
         extractor = job.face.extractor(campaign)
         locks.callback(extractor.close)
         judged = VerdictPass.of(campaign, extractor)
@@ -70,6 +72,7 @@ def work(job: Job) -> None:
         for artifact in to_do:
             key = artifact.partition
             progress.partition = key
+            copier.make_way(store.root, state_bytes(campaign, sum(len(p.input_ids) for p in rows[key])))
             judged.write(
                 store,
                 key,
@@ -79,6 +82,7 @@ def work(job: Job) -> None:
                 on_tokens=progress.advance,
             )
             job.face.done(_made(artifact))
+            copier.add(artifact.path)
 
 
 @dataclass
@@ -103,6 +107,12 @@ def _made(a: Artifact) -> Made:
     if (verdicts := read_on_policy(a.path)) is not None:
         shown["on_policy"] = Markdown(summary_markdown(sources([verdicts])))
     return Made(a, manifest, shown)
+
+
+def state_bytes(campaign: Campaign, tokens: int) -> int:
+    """About the bytes of states of so many tokens: N auxiliary layers and the final one."""
+    width = 2 if campaign.extraction.dtype == "bfloat16" else 4
+    return tokens * campaign.target.hidden_size * (len(campaign.layers) + 1) * width
 
 
 def held_devices(campaign: Campaign) -> tuple[str, ...]:

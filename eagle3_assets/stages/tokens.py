@@ -60,7 +60,7 @@ def make(a: Artifact) -> Made:
         st.read_committed(store.wire_profiles, made_by="wire_profiles"),
         audit.read(store.audit),
     )
-    rows = put_out(rows, journal.read(folder), rules_of(campaign, profile))
+    rows = put_out(rows, journal.read(folder), rules_of(campaign, dataset, profile))
     write_rows(a.path, rows)
     numbers = {
         "rows": len(rows),
@@ -90,7 +90,7 @@ def judge(a: Artifact) -> list[Verdict]:
         n_vocab=profile.n_vocab,
         checker=Checker(profile, best.values(), thinking=a.campaign.target.thinking),
         wires=wires_of(Columns(table), best.values()),
-        rules=rules_of(a.campaign, profile),
+        rules=rules_of(a.campaign, a.campaign.dataset_named(a.dataset), profile),
     )
 
 
@@ -105,7 +105,7 @@ def card(campaign: Campaign, name: str) -> Card:
 STAGE = Stage(
     name="tokens",
     per=Per.SHARD,
-    version=6,
+    version=7,
     rules=fatal_rules_digest(),
     path=lambda a: a.store.tokens(a.dataset, a.partition),
     after=(answers.STAGE, wire_profiles.STAGE, tokenizer_probe.STAGE),

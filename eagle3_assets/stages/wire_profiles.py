@@ -68,7 +68,7 @@ def judge(a: Artifact) -> list[Verdict]:
 STAGE = Stage(
     name="wire_profiles",
     per=Per.CAMPAIGN,
-    version=4,
+    version=5,
     path=lambda a: a.store.wire_profiles,
     after=(pilot.STAGE, tokenizer_probe.STAGE, answers.STAGE),
     inputs=inputs,

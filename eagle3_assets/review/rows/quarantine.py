@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eagle3_assets.campaign import Campaign
+from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets.review.rows.columns import OUT_GRADES, Columns
+from eagle3_assets.grades import OUT
+from eagle3_assets.review.rows.columns import Columns
 from eagle3_assets.review.rows.row_invariants import FATAL, Rules, broken_rows
 from eagle3_assets.review.rows.wires import wires_of
 from eagle3_assets.store import atomic_file
@@ -24,13 +25,14 @@ from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 
-def rules_of(campaign: Campaign, profile: Profile) -> Rules:
-    """The campaign's rules for single rows."""
+def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
+    """The rules for single rows of a dataset: what its own `sampling` says, else the campaign's."""
+    sampling = campaign.sampling_of(dataset)
     named = set(profile.specials.values())
     return Rules(
         model=campaign.target.model,
-        temperature=campaign.sampling.temperature,
-        top_p=campaign.sampling.top_p,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
         max_length=campaign.corpus.max_length,
         reserved=frozenset(i for i in range(profile.n_base, profile.n_vocab) if i not in named),
         markers=profile.marker_pattern,
@@ -56,7 +58,7 @@ def put_out(rows: Sequence[SampleRow], answers: Iterable[WireAnswer], rules: Rul
 
 def rejected(tables: Iterable[pa.Table]) -> pa.Table | None:
     """The rows of grades Q and D, all columns (ids, evidence and reasons among them); None of no table."""
-    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT_GRADES))) for t in tables]
+    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT))) for t in tables]
     return pa.concat_tables(parts) if parts else None
 
 

@@ -31,6 +31,23 @@ class Judged:
     time: float
 
 
+def read_verdicts(path: Path) -> Judged | None:
+    """What a verdict file says; None where nothing was judged yet. Raises StoreError for a damaged file."""
+    if not path.exists():
+        return None
+    raw = read_json(path)
+    try:
+        if raw["version"] != VERSION:
+            raise StoreError(f"{path}: expected version {VERSION}, found {raw['version']!r}; remove it and check again")
+        return Judged(raw["digest"], raw["rules"], tuple(_verdict(v) for v in raw["verdicts"]), raw["time"])
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"{path}: is not a verdict file ({error}); remove it and check again") from None
+
+
+def _verdict(raw: dict[str, Any]) -> Verdict:
+    return Verdict(**{**raw, "examples": tuple(raw["examples"])})
+
+
 @dataclass(frozen=True, slots=True)
 class Filed:
     """Where the verdicts on one subject lie, and the checks that are today's: verdicts on other bytes or by other checks are outdated."""
@@ -66,16 +83,8 @@ class Filed:
         )
 
     def read(self) -> Judged | None:
-        """What is filed, current or not; None where nothing was judged yet. Raises StoreError for a damaged file."""
-        if not self.path.exists():
-            return None
-        raw = read_json(self.path)
-        try:
-            if raw["version"] != VERSION:
-                raise StoreError(f"{self.path}: expected version {VERSION}, found {raw['version']!r}; remove it and check again")
-            return Judged(raw["digest"], raw["rules"], tuple(_verdict(v) for v in raw["verdicts"]), raw["time"])
-        except (KeyError, TypeError) as error:
-            raise StoreError(f"{self.path}: is not a verdict file ({error}); remove it and check again") from None
+        """What is filed, current or not. See `read_verdicts`."""
+        return read_verdicts(self.path)
 
     def judged_again(self, judge: Callable[[], list[Verdict]], *, anew: bool = False) -> list[Verdict]:
         """The stored verdicts when they are current, unless `anew`; else judged now and filed. Never raises for a failed check."""
@@ -132,7 +141,3 @@ class Filed:
             f"{self.subject}: check {first.check} failed: {first.message}{more}{seen}; "
             f"see {self.path}, mend what it names and materialize {stage}/{dataset} again, or `eagle3 waive` it"
         )
-
-
-def _verdict(raw: dict[str, Any]) -> Verdict:
-    return Verdict(**{**raw, "examples": tuple(raw["examples"])})

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle3_assets.corpus.pack import Pack
+from eagle3_assets.grades import GRADES
 from eagle3_assets.states.target.token_figures import RowStatistics
 
-PROVEN = ("A0", "A1", "A2")  # ids that a server or its log-probabilities stated: the model's surprise does not unsay them
 CHOSEN = 0.99  # posterior from which C1 becomes B2 (exactness.md section 6)
 IMPOSSIBLE = 6.0  # log10 E: at most one true row in a million
 FLOOR = 1e-6  # of a prior: the text stage is never so sure that the model may not overrule it
@@ -95,7 +95,7 @@ def final_grade(grade: str, choice: Choice, statistics: RowStatistics) -> tuple[
         reasons.append("edge_tokens")
     if not statistics.log10_e < IMPOSSIBLE:  # figures that are no numbers prove nothing
         reasons.append("on_policy")
-    if grade in PROVEN:
+    if GRADES[grade].proven:
         return grade, tuple(reasons)
     if grade != "C1":
         return ("Q" if reasons else grade), tuple(reasons)
