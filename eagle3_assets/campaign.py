@@ -190,6 +190,13 @@ class Mapping(_Table):
     prompt_ids: str | None = None
     finish_reason: str | None = None
 
+    @model_validator(mode="after")
+    def _names_the_column_of_its_kind(self) -> Mapping:
+        other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
+        if other in self.model_fields_set:
+            raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
+        return self
+
 
 class Dataset(_Table):
     """`[[dataset]]`: one B-dataset (or A1)."""
@@ -315,6 +322,22 @@ class Handoff(_Table):
     )
 
 
+# What of `[extraction]` one engine alone reads. Ray reads its own and those of the engine that its workers run.
+ENGINE_SETTINGS: dict[str, tuple[str, ...]] = {
+    "transformers": ("devices",),
+    "vllm": ("urls", "vllm_python", "exchange", "in_flight", "timeout_s", "tensor_parallel", "reference"),
+    "ray": ("worker_engine", "workers", "gpus_per_worker", "ray_address"),
+}
+
+
+def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
+    """(low, mid, high) as E_k: E_2, E_(N//2), E_(N-3), on which all consumers' defaults agree under different numbers.
+
+    Kimi K2.5 (N = 61): (2, 30, 58). A model too shallow to have three different ones in order is refused by `states` (`check_layers`).
+    """
+    return 2, num_hidden_layers // 2, num_hidden_layers - 3
+
+
 class Extraction(_Table):
     """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
 
@@ -354,6 +377,18 @@ class Extraction(_Table):
     workers: int = Field(default=1, ge=1, le=1024, description="ray: actors, each with the model loaded")
     gpus_per_worker: float = Field(default=0.0, ge=0, description="ray: GPUs that each worker asks for")
     ray_address: str | None = Field(default=None, description="ray: an address or 'auto'; default: a cluster in this process")
+
+    @model_validator(mode="after")
+    def _settings_are_of_its_engine(self) -> Extraction:
+        running = {self.engine, self.capture_engine}
+        for engine, names in ENGINE_SETTINGS.items():
+            foreign = [name for name in names if name in self.model_fields_set]
+            if foreign and engine not in running:
+                raise ValueError(
+                    f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '
+                    f'"{self.engine}"; remove it, or did you mean engine = "{engine}"?'
+                )
+        return self
 
     @property
     def capture_engine(self) -> str:
@@ -469,8 +504,7 @@ class Campaign(_Table):
     @property
     def layers(self) -> tuple[int, int, int]:
         """(low, mid, high) as E_k."""
-        n = self.target.num_hidden_layers
-        return self.extraction.layers or (2, n // 2, n - 3)
+        return self.extraction.layers or default_layers(self.target.num_hidden_layers)
 
     def dataset_named(self, name: str) -> Dataset:
         for d in self.dataset:
