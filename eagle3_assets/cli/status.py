@@ -21,6 +21,7 @@ from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.plan import usd_text
+from eagle3_assets.grades import GRADES
 from eagle3_assets.review.verdicts.waivers import read_waivers
 from eagle3_assets.stage import Artifact
 from eagle3_assets.stages import corpus
@@ -258,9 +259,10 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         table.add_row(*cells)
     console.print(table)
     usd, states = summary["money"], summary["states"]
+    seen = {grade for d in summary["datasets"] for grade in d["grades"]}
     play = "stand-in money" if campaign.server.kind == "embedded" else "USD"
     lines = [
-        ("grades", "A0 server ids · B1 one hypothesis fits the bill · C1 several do · R repaired · I imported, no bill · D no bill · Q out"),
+        ("grades", " · ".join(f"{name} {GRADES[name].meaning}" for name in GRADES if name in seen) or "no row yet"),
         ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "
                   f"{usd['ambiguous_usd']:.4f} held for lost answers{_unknown_words(usd)}, of {usd_text(campaign.budget.campaign_usd)}"
                   f"{_foreign_words(usd)}"),
