@@ -19,7 +19,8 @@ Schema (version 5):
       cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
       {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
       null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys: share of
-      such rows that is changed on the way}, tool_ids, strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
+      such rows that is changed on the way}, tool_ids, aligned (share of streams whose deltas are whole ids, absent
+      where none shows it), strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from eagle3_assets.exact.search.habits import (
 )
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
+from eagle3_assets.exact.search.proofs import share_of_streams
 from eagle3_assets.exact.search.readings import reading_of
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import storable
@@ -344,9 +346,16 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
         "sorts_keys": sorts,
         "damage": _damage(rows, decision, rates, sorts),
         "tool_ids": _tool_ids(rows),
+        **_alignment(rows, rates),
         "turns": turns,
         "strata": strata,
     }
+
+
+def _alignment(rows: Sequence[Observation], rates: Mapping[str, Any]) -> dict[str, float]:
+    """`aligned`: the share of streams whose deltas are whole ids; nothing where no stream shows it."""
+    share = share_of_streams([row.streams for row in rows], float(rates["lambda_per_token"]))
+    return {} if share is None else {"aligned": round(share, 5)}
 
 
 def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
