@@ -69,6 +69,7 @@ MAX_ID_ROWS = 4000
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
+MOSTLY_SORTED = 0.9
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
 Key = tuple[str, bool]  # provider, streamed
 
@@ -285,11 +286,11 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
 
 
 def _natural_order(windows: Sequence[Window]) -> float:
-    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show others too."""
-    shown = [
-        ordered for window in windows if not learning.all_sorted(window.rows) for row in window.rows for ordered in row.ordered
-    ]
-    return (sum(shown) + 0.1) / (len(shown) + 1.0)
+    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show many others; where all sort
+    about as many, at all but those that never show another."""
+    told = [learning.sorted_share(window.rows) for window in windows]
+    shown = [(k, n) for k, n in told if k < MOSTLY_SORTED * n] or [(k, n) for k, n in told if k < n]
+    return (sum(k for k, _ in shown) + 0.1) / (sum(n for _, n in shown) + 1.0)
 
 
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
