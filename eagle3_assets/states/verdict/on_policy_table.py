@@ -145,7 +145,8 @@ def choose_winners(
     """(rows to extract, choices), one a row of `packs`. `archive` is the part's Parquet table, in the same order.
 
     Only rows with survivors are run: each candidate once, through `extractor`, held to what every row is held to (`capture_rows`). A row
-    with a survivor that cannot be run stays as it is: a choice among some says nothing. Raises StateError from the engine.
+    with a survivor that cannot be run stays as it is: a choice among some says nothing. Of a C1 row without survivors the text stage's
+    belief is all there is. Raises StateError from the engine.
     """
     campaign = judge.campaign
     spec = spec_of(campaign, shard, extractor.describe())
@@ -155,6 +156,8 @@ def choose_winners(
     for i, pack in enumerate(packs):
         others = survivors[i].as_py()
         if not others:
+            if pack.grade == "C1":
+                choices[i] = Choice(0, beliefs[i].as_py(), (), lone=True)
             continue
         found = candidates(pack, others, prompts[i].as_py())
         if len(found) <= len(others):
@@ -221,8 +224,8 @@ def _row(judge: Judge, pack: Pack, source: str, choice: Choice, stored: StateRow
         return row
     if choice.winner:
         row["input_ids"], row["loss_mask"] = stored.input_ids.tolist(), stored.loss_mask.tolist()
-    # where there was a choice its winner must be judged: C1 goes up or out
-    if not choice.log_probs and not in_share(pack.sample_id, judge.campaign.extraction.verdict_share):
+    # where there was a choice its winner must be judged: C1 goes up or out; a lone one goes out or gets its reason
+    if not choice.log_probs and not choice.lone and not in_share(pack.sample_id, judge.campaign.extraction.verdict_share):
         return row
     scores, statistics = judge.score(stored.hidden_states[:, -1], stored.input_ids, stored.loss_mask, pack.dataset)
     grade, reasons = final_grade(pack.grade, choice, statistics)
