@@ -26,35 +26,48 @@ from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 DATASET, SHARD = "b3_magicoder", "00"
 EVIL = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'> {{7*7}} \u202eevil\u2066 \x1b[2J \x00 "
-    "<a href=\"javascript:window.owned = 3\">click</a> __proto__ \u2028 e\u0301\u0301\u0301 \ufeff"
+    '<a href="javascript:window.owned = 3">click</a> __proto__ \u2028 e\u0301\u0301\u0301 \ufeff'
 )
 EVIL_NAME = 'Ev"il <b>&\u202e'
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+]
 
 
 def answers_of(profile: Profile) -> list[WireAnswer]:
     """Two providers on the same 24 prompts (one joins spaces), then one answer that was changed on the way, one with a call, one that was cut,
-    one hostile one, one whose bytes were lost, three of a provider that nobody knows yet."""
+    one hostile one, one whose bytes were lost, 24 of an engine that
+    returns ids, three of a provider that nobody knows yet."""
     plain, joining = Provider(profile, "Plain"), Provider(profile, "Joining", bends="injects")
     odd = Provider(profile, EVIL_NAME)
     texts = sentences(profile, 24, neutral=None)
     for k, text in enumerate(texts):
-        truth = Truth(f" thought {text}", f"Reply {text}")
+        truth = Truth(f" thought {text}", text)  # for half of them a space in front changes the count
         asked = [{"role": "user", "content": f"tell me about number {k}"}]
         plain.answer(truth, messages=asked)
         joining.answer(truth, messages=asked)
-    joining.answer(Truth(" wrong bill", "Changed on the way."), bill_shift=3)
-    joining.answer(Truth(" calling", "", (("add", '{"a": 1}'),), finish="tool_calls"), tools=TOOLS)
+    joining.answer(Truth(" wrong bill", "Changed on the way."), bill_shift=3, messages=[{"role": "user", "content": "bill"}])
+    odd.answer(Truth(" calling", "", (("add", '{"a": 1}'),), finish="tool_calls"), tools=TOOLS)
     plain.answer(Truth(" cut", "This goes on and", finish="length"))
     odd.answer(Truth(" " + EVIL, EVIL + " end"), messages=[{"role": "user", "content": EVIL, "name": "__proto__"}])
     odd.answer(Truth(" lost", "These \ufffd\ufffd were lost."))
+    engine = Provider(profile, "engine")  # whose ids say what the model writes at the edges
+    for k, text in enumerate(texts):
+        engine.answer(
+            Truth(f" said {text}", f"So {text}"),
+            messages=[{"role": "user", "content": f"local {k}"}],
+            source="engine",
+            with_ids=True,
+        )
     young = Provider(profile, "Young", bends="strips")  # too few answers to be decided, and spaces that change no count
     for text in sentences(profile, 3, neutral=True):
         young.answer(Truth(" " + text, text))
     out = []
-    for k, answer in enumerate([*plain.answers, *joining.answers, *odd.answers, *young.answers]):
+    for k, answer in enumerate([*plain.answers, *joining.answers, *odd.answers, *engine.answers, *young.answers]):
         at = 1_790_000_000.0 + k
-        out.append(replace(answer, sample_id=f"{k:032x}", request_id=f"r{k}", started_at=at, finished_at=at + 2.5, cost_usd=0.001))
+        out.append(
+            replace(answer, sample_id=f"{k:032x}", request_id=f"r{k}", started_at=at, finished_at=at + 2.5, cost_usd=0.001)
+        )
     return out
 
 
@@ -88,7 +101,7 @@ def write_verdict(store: Store, row: SampleRow) -> None:
     ids = sum(end - start for start, end in row.loss_spans)
     logprob = np.full(ids, -0.1)
     logprob[2] = -9.0
-    line = {name: None for name in SCHEMA.names} | {
+    line = dict.fromkeys(SCHEMA.names) | {
         "sample_id": row.sample_id, "turn": row.turn, "dataset": row.dataset, "provider": row.provider, "grade": row.grade, "final_grade": row.grade,
         "candidates": 1, "winner": 0, "tokens": ids, "reasons": [], "posterior": 1.0, "log_probs": [], "judged": True, "mean_logprob": float(logprob.mean()),
         "logprob": logprob.tolist(), "entropy": [0.5] * ids, "mass_above": [0.1] * ids,

@@ -26,7 +26,9 @@ def test_equal_texts_have_no_difference(text: str) -> None:
 
 
 def test_a_joined_space_is_the_only_edit() -> None:
-    (gone, same) = edits("  Hello", " Hello")[0:2] if edits("  Hello", " Hello")[0].op == "gone" else edits("  Hello", " Hello")[1:3]
+    (gone, same) = (
+        edits("  Hello", " Hello")[0:2] if edits("  Hello", " Hello")[0].op == "gone" else edits("  Hello", " Hello")[1:3]
+    )
     assert (gone.op, gone.a_end - gone.a_start, same.op) == ("gone", 1, "same")
 
 

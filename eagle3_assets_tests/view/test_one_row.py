@@ -14,7 +14,7 @@ from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.view.calls import answer_of
 from eagle3_assets.view.catalogue import Catalogue
 from eagle3_assets.view.one_row import BLOCK, hex_dump, raw_bytes, raw_window, row_page, shown, token_block, tokens_from
-from eagle3_assets_tests.view.small_root import DATASET, EVIL
+from eagle3_assets_tests.view.small_root import DATASET, EVIL, EVIL_NAME
 
 
 def key_of(row: SampleRow) -> str:
@@ -66,8 +66,12 @@ def test_the_prompt_stands_beside_the_request(catalogue: Catalogue, rows: list[S
     row = next(row for row in rows if row.grade == "B1")
     prompt = row_page(catalogue, key_of(row))["prompt"]
     assert side(prompt["rendered"], "text", "marker") == mini.decode(row.input_ids[: row.prompt_len])
-    assert [kind for kind, _ in prompt["rendered"]].count("marker") == sum(token >= mini.n_base for token in row.input_ids[: row.prompt_len])
-    assert prompt["messages"][0]["role"] == "user" and side(prompt["messages"][0]["spans"], "text").startswith("tell me about number")
+    assert [kind for kind, _ in prompt["rendered"]].count("marker") == sum(
+        token >= mini.n_base for token in row.input_ids[: row.prompt_len]
+    )
+    assert prompt["messages"][0]["role"] == "user" and side(prompt["messages"][0]["spans"], "text").startswith(
+        "tell me about number"
+    )
 
 
 def test_survivors_say_where_they_differ_and_what_the_chosen_one_is_worth(catalogue: Catalogue, rows: list[SampleRow]) -> None:
@@ -134,24 +138,21 @@ def test_windows_of_raw_bytes_lose_nothing_and_split_no_character() -> None:
 
 
 def test_nothing_in_a_hostile_row_is_left_that_could_act_on_a_reader(catalogue: Catalogue, rows: list[SampleRow]) -> None:
-    row = next(row for row in rows if "lost" not in "".join(row.reasons) and row.provider and row.provider.startswith("Ev"))
-    page = row_page(catalogue, key_of(row))
-    tokens = token_block(catalogue, key_of(row), 0)
-
-    def texts(value: Any) -> Any:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            for name, inner in value.items():
-                yield from texts(name)
-                yield from texts(inner)
-        elif isinstance(value, list | tuple):
-            for inner in value:
-                yield from texts(inner)
-
-    for text in [*texts({**page, "key": ""}), *texts(tokens)]:
+    found: list[str] = []
+    for row in rows:
+        if row.provider == EVIL_NAME:
+            found += texts_in({**row_page(catalogue, key_of(row)), "key": ""}) + texts_in(token_block(catalogue, key_of(row), 0))
+    for text in found:
         assert all(char.isprintable() or char in "\n\t" for char in text), text
-    assert visible("\u202e") in "".join(texts(page)) and EVIL[:9] in "".join(texts(page))
+    assert visible("\u202e") in "".join(found) and EVIL[:9] in "".join(found)  # seen, both of them
+
+
+def texts_in(value: Any) -> list[str]:
+    """Every text in plain JSON, names too."""
+    if isinstance(value, str):
+        return [value]
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [text for one in inner for text in texts_in(one)]
 
 
 def test_a_row_that_is_gone_is_said_in_words(catalogue: Catalogue) -> None:
