@@ -26,6 +26,7 @@ def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
     def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from eagle3_assets.review.report.campaign_page import write_campaign_page
         from eagle3_assets.review.report.report import build_report, report_files
+        from eagle3_assets.view.links import report_url, rows_url
 
         with stage(context, campaign) as store:
             for shard in SHARDS:
@@ -40,7 +41,8 @@ def _report(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
                 metadata=described(
                     built.numbers,
                     report=dg.MetadataValue.md(built.markdown),
-                    page=dg.MetadataValue.url(base.with_suffix(".html").resolve().as_uri()),
+                    page=dg.MetadataValue.url(report_url(dataset.name)),
+                    look_at_rows=dg.MetadataValue.url(rows_url(dataset=dataset.name)),
                     digest=manifest.digest,
                 )
             )

@@ -73,8 +73,10 @@ def answers_of(profile: Profile) -> list[WireAnswer]:
 
 def failed(k: int) -> WireAnswer:
     """An attempt that came to nothing."""
-    return WireAnswer(request_id=f"f{k}", sample_id=f"{k:032x}", turn=0, attempt=0, dataset=DATASET, shard=SHARD, source="openrouter", request={},
-                      status=429, body=b"{}", outcome="failed", provider="Plain", reason="rate limit", started_at=1.79e9, finished_at=1.79e9 + 1)  # fmt: skip
+    return WireAnswer(
+        request_id=f"f{k}", sample_id=f"{k:032x}", turn=0, attempt=0, dataset=DATASET, shard=SHARD, source="openrouter", request={}, status=429,
+        body=b"{}", outcome="failed", provider="Plain", reason="rate limit", started_at=1.79e9, finished_at=1.79e9 + 1,
+    )  # fmt: skip
 
 
 def write_journal(store: Store, answers: Sequence[WireAnswer]) -> None:
@@ -103,7 +105,8 @@ def write_verdict(store: Store, row: SampleRow) -> None:
     logprob[2] = -9.0
     line = dict.fromkeys(SCHEMA.names) | {
         "sample_id": row.sample_id, "turn": row.turn, "dataset": row.dataset, "provider": row.provider, "grade": row.grade, "final_grade": row.grade,
-        "candidates": 1, "winner": 0, "tokens": ids, "reasons": [], "posterior": 1.0, "log_probs": [], "judged": True, "mean_logprob": float(logprob.mean()),
+        "candidates": 1, "winner": 0, "tokens": ids, "reasons": [], "posterior": 1.0, "log_probs": [], "judged": True,
+        "mean_logprob": float(logprob.mean()),
         "logprob": logprob.tolist(), "entropy": [0.5] * ids, "mass_above": [0.1] * ids,
     }  # fmt: skip
     path = folder / FILE_NAME

@@ -234,7 +234,10 @@ def test_hostile_text_is_shown_and_never_run(viewer: Viewer, address: str) -> No
     page.evaluate("document.querySelectorAll('main details').forEach(box => box.open = true)")
     page.wait_for_load_state("networkidle")
     assert page.evaluate("window.owned") is None and here.errors == []
-    assert page.evaluate("document.querySelectorAll('main script, main img, main iframe, [onerror], a[href^=javascript]').length") == 0
+    assert (
+        page.evaluate("document.querySelectorAll('main script, main img, main iframe, [onerror], a[href^=javascript]').length")
+        == 0
+    )
     text = page.inner_text("main")
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b\x00]", text)
     assert "\\u202e" in text
