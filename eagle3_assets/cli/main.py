@@ -36,6 +36,8 @@ COMMANDS = {
     "close": "Declare a dataset finished with what is there.",
     "verify": "Stored hidden states: every bit, ids against the corpus; --recompute asks the model.",
     "prune": "Old hidden states: what may go, with its bytes; --yes removes it.",
+    "tier": "Where the bytes lie: here, in the remote store; --copy, --free, --compare.",
+    "pull": "A campaign, or a partition of its states, back from the remote store.",
     "view": "Every row in a browser; --export DIR writes a folder to send.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
