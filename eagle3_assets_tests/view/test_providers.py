@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,13 +14,14 @@ from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.exact.search.readings import BILLING_SHARES, UNLEARNED
 from eagle3_assets.store import Store
+from eagle3_assets.view.calls import Calls
 from eagle3_assets.view.campaign_state import campaign_page
-from eagle3_assets.view.catalogue import Catalogue
+from eagle3_assets.view.catalogue import Catalogue, open_catalogue
 from eagle3_assets.view.compare import Side, compare, pair_of
 from eagle3_assets.view.deciding import reading_named
 from eagle3_assets.view.providers import deciding, providers_page
 from eagle3_assets.view.roots import roots_of
-from eagle3_assets_tests.view.small_root import DATASET
+from eagle3_assets_tests.view.small_root import DATASET, write_tokens
 
 
 def test_figures_of_a_provider_are_those_of_its_calls_and_rows(catalogue: Catalogue, rows: list[SampleRow]) -> None:
@@ -88,14 +92,29 @@ def test_a_side_is_not_compared_with_itself(catalogue: Catalogue) -> None:
 
 
 def test_campaigns_are_found_beside_each_other_and_by_folder(campaign: Campaign, store: Store, rows: list[SampleRow]) -> None:
-    import shutil
-
     shutil.copytree(store.root, store.root.parent / "other")
     shutil.copytree(store.root, store.root.parent / "elsewhere" / "demo")
     found = roots_of(campaign, [store.root.parent / "elsewhere" / "demo"])
     assert list(found) == ["demo", "other", "demo'"]
     with pytest.raises(StoreError, match="holds no `tokens` folder"):
         roots_of(campaign, [store.root.parent])
+
+
+def test_two_campaigns_meet_where_they_asked_the_same(
+    campaign: Campaign, store: Store, rows: list[SampleRow], catalogue: Catalogue
+) -> None:
+    other = store.root.parent / "other"
+    shutil.copytree(store.root, other)
+    write_tokens(Store(other), [replace(row, grade="Q") for row in rows])
+    found = roots_of(campaign)["other"]
+    there = open_catalogue(found)
+    Calls(there).fill(threading.Event())
+    compared = compare(Side("demo", catalogue), Side("other", there))
+    asked = catalogue.ask("SELECT count(DISTINCT asked) FROM calls WHERE outcome = 'finished'")[0][0]
+    assert compared["pairs"] == asked and {after for _, after, _ in compared["grades"]} == {"Q"}
+    assert campaign_page(there)["flow"][0]["stages"][0] == {
+        "stage": "tokenizer_probe"
+    }  # no campaign file: not known, not "missing"
 
 
 def test_the_campaign_page_counts_what_is_there_and_says_what_is_next(catalogue: Catalogue, rows: list[SampleRow]) -> None:
