@@ -73,7 +73,22 @@ def test_a_damaged_file_is_named_and_the_others_are_shown(catalogue: Catalogue, 
     path.write_bytes(b"PAR1" + b"\0" * (path.stat().st_size - 8) + b"PAR1")
     catalogue.refresh()
     assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows),)]
-    assert any("01.parquet" in problem for problem in catalogue.problems.values())
+    assert any("01.parquet" in problem for problem in catalogue.told())
+    write_tokens(store, [replace(row, shard="01") for row in rows[:3]], shard="01")
+    catalogue.refresh()
+    assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows) + 3,)] and catalogue.told() == []
+
+
+def test_a_file_of_another_size_than_its_manifest_says_is_named_until_it_is_made_again(
+    catalogue: Catalogue, rows: list[SampleRow], store: Store
+) -> None:
+    path = store.tokens(DATASET, SHARD)
+    path.write_bytes(path.read_bytes()[:-10])
+    catalogue.refresh()
+    assert catalogue.ask("SELECT count(*) FROM rows") == [(0,)] and "expected" in catalogue.told()[0]
+    write_tokens(store, rows)
+    catalogue.refresh()
+    assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows),)] and catalogue.told() == []
 
 
 def test_evidence_that_is_no_json_is_no_obstacle(catalogue: Catalogue, rows: list[SampleRow], store: Store) -> None:
@@ -120,7 +135,7 @@ def test_a_damaged_record_is_named_and_its_neighbours_are_read(catalogue: Catalo
     catalogue.ask("DELETE FROM calls")
     Calls(catalogue).fill(threading.Event())
     assert catalogue.ask("SELECT count(*) FROM calls") == [(len(lines) - 1,)]
-    assert any("damaged" in problem for problem in catalogue.problems.values())
+    assert any("damaged" in problem for problem in catalogue.told())
 
 
 def test_the_answer_is_found_before_and_after_the_journals_are_read(catalogue: Catalogue, mini: object) -> None:
