@@ -21,6 +21,7 @@ import dagster as dg
 from eagle3_assets import gate
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Stage
+from eagle3_assets.view.links import rows_url
 
 SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
 SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens
@@ -124,7 +125,10 @@ def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
     }
     samples = [e for e in examples if SAMPLE_ID.fullmatch(e)] if checked.stage.name in SAMPLE_STAGES else []
     if samples:
-        told["open_an_example"] = dg.MetadataValue.md("\n".join(f"- `eagle3 show {sample}`" for sample in samples))
+        lines = (
+            f"- `eagle3 show {sample}` or [in the viewer]({rows_url(id=sample)}), while `eagle3 view` runs" for sample in samples
+        )
+        told["open_an_example"] = dg.MetadataValue.md("\n".join(lines))
     return told | {"examples": list(examples)}
 
 

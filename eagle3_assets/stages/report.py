@@ -32,14 +32,15 @@ def inputs(a: Artifact) -> Inputs:
 def make(a: Artifact, face: Face) -> Made:
     from eagle3_assets.review.report.campaign_page import write_campaign_page
     from eagle3_assets.review.report.report import build_report, report_files
+    from eagle3_assets.view.links import report_url, rows_url
 
     made_from = a.inputs()
     verdicts = [v for shard in a.all_of(tokens.STAGE) for v in gate.judge(shard)]
     built = build_report(a.campaign, a.store, a.campaign.dataset_named(a.dataset), verdicts)
     manifest = commit(a.path, files=report_files(a.store, a.dataset), inputs=made_from, numbers=built.numbers)
     write_campaign_page(a.campaign, a.store)
-    page = Url(a.path.with_suffix(".html").resolve().as_uri())
-    return Made(a, manifest, {**built.numbers, "report": Markdown(built.markdown), "page": page})
+    links = {"page": Url(report_url(a.dataset)), "look_at_rows": Url(rows_url(dataset=a.dataset))}
+    return Made(a, manifest, {**built.numbers, "report": Markdown(built.markdown), **links})
 
 
 def judge(a: Artifact) -> list[Verdict]:

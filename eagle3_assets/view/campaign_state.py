@@ -62,7 +62,7 @@ def campaign_page(catalogue: Catalogue) -> dict[str, Any]:
         "waivers": [{"check": w.check, "dataset": w.dataset, "shard": w.shard, "who": visible(w.who), "why": visible(w.why), "until": str(w.until)}
                     for w in read_waivers(root.store)],
         "next": what_next(stages, checks, money, catalogue),
-        "problems": [visible(problem) for problem in (*problems, *catalogue.problems.values())],
+        "problems": [visible(problem) for problem in (*problems, *catalogue.told())],
     }  # fmt: skip
 
 
