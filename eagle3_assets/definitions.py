@@ -17,6 +17,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 from eagle3_assets.assets import (  # noqa: E402
     answers,
     corpus,
+    drafter,
     endpoints,
     handoff,
     hidden_states,
@@ -37,7 +38,7 @@ from eagle3_assets.resources.gpu import GpuResource  # noqa: E402
 from eagle3_assets.resources.openrouter import OpenRouterResource  # noqa: E402
 
 STAGES = (
-    tokenizer_probe, endpoints, prompts, pilot, plan, answers, wire_profiles, tokens, report, corpus, vocab_map, handoff, hidden_states,
+    tokenizer_probe, endpoints, prompts, pilot, plan, answers, wire_profiles, tokens, report, corpus, vocab_map, handoff, hidden_states, drafter,
 )  # fmt: skip
 
 
@@ -46,7 +47,11 @@ def build_definitions(campaign: Campaign) -> dg.Definitions:
         assets=[asset for stage in STAGES for asset in stage.build(campaign)],
         asset_checks=checks.build(campaign),
         jobs=[hidden_states.prune_job(campaign)],
-        resources={"openrouter": OpenRouterResource(kind=campaign.server.kind), "gpu": GpuResource.of(campaign)},
+        resources={
+            "openrouter": OpenRouterResource(kind=campaign.server.kind),
+            "gpu": GpuResource.of(campaign),
+            **drafter.resources(campaign),
+        },
         # A process a step in the UI: Terminate works, memory is given back. `eagle3 run` takes the in-process executor.
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
     )

@@ -273,6 +273,18 @@ def _hidden_states(campaign: Campaign, store: Store, dataset: str, shard: str) -
     return [*verdicts, *judge_on_policy(read_on_policy(store.states(shard)), asked=campaign.extraction.verdict_share > 0)]
 
 
+def _drafter(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.accept.training_record import judge_training
+
+    return judge_training(store.drafter)
+
+
+def _acceptance(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[Verdict]:
+    from eagle3_assets.accept.report import judge_acceptance, read_acceptance
+
+    return judge_acceptance(read_acceptance(store.acceptance))
+
+
 _JUDGES: dict[str, Judge] = {
     "tokenizer_probe": _probe,
     "endpoints": _endpoints,
@@ -289,6 +301,8 @@ _JUDGES: dict[str, Judge] = {
     "hidden_states": _hidden_states,
     "handoff_speculators": _handoff_speculators,
     "handoff_specforge": _handoff_specforge,
+    "drafter": _drafter,
+    "acceptance": _acceptance,
 }
 
 

@@ -22,7 +22,7 @@ from eagle3_assets.store import Manifest, Store
 CODE_VERSION = {
     "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 2, "answers": 1, "wire_profiles": 4, "tokens": 6,
     "report": 4, "corpus": 2, "vocab_map": 2, "handoff_tokens": 2, "hidden_states": 1,
-    "handoff_speculators": 1, "handoff_specforge": 1,
+    "handoff_speculators": 2, "handoff_specforge": 2, "drafter": 1, "acceptance": 1,
 }  # fmt: skip
 
 STAGES = tuple(CODE_VERSION)
@@ -208,6 +208,29 @@ def handoff_states_inputs(campaign: Campaign, store: Store, trainer: Literal["sp
     )
 
 
+def drafter_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    """What a checkpoint was trained on: hand-off (and through it states, ids and vocabulary), the target's head, trainer and settings."""
+    assert campaign.drafter is not None
+    trainer = drafted_from(campaign)
+    decided = campaign.drafter.model_dump(mode="json", include={"trainer", "arguments", "settings"})
+    head = _digest(store.handoff("target_head"), "handoff/target_head")
+    return _versioned("drafter", handoff=_digest(store.handoff(trainer), f"handoff/{trainer}"), target_head=head, **decided)
+
+
+def drafted_from(campaign: Campaign) -> Literal["speculators", "specforge"]:
+    """The hand-off that the campaign's trainer reads."""
+    return "specforge" if campaign.drafter is not None and campaign.drafter.trainer == "specforge" else "speculators"
+
+
+def acceptance_inputs(campaign: Campaign, store: Store) -> dict[str, Any]:
+    assert campaign.drafter is not None
+    return _versioned(
+        "acceptance",
+        drafter=_digest(store.drafter, "drafter"),
+        decoding=campaign.drafter.model_dump(mode="json", include={"chain", "tree"}),
+    )
+
+
 def _verdicts(store: Store) -> dict[str, Any]:
     """The model's verdicts that decide which rows are handed on; nothing where there are none."""
     manifests = {s: verdicts_manifest(store, s) for s in corpus_shards(store)}
@@ -295,6 +318,9 @@ def items(campaign: Campaign, store: Store) -> Iterator[Item]:
         yield replace(states, whole=partial(_judged, campaign, store, s))
     for trainer in ("speculators", "specforge"):
         yield item(f"handoff_{trainer}", ("handoff", trainer), store.handoff(trainer), handoff_states_inputs, trainer)
+    if campaign.drafter is not None:
+        yield item("drafter", ("drafter",), store.drafter, drafter_inputs)
+        yield item("acceptance", ("acceptance",), store.acceptance, acceptance_inputs)
 
 
 def manifest_of(item: Item) -> Manifest | None:

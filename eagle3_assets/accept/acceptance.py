@@ -62,9 +62,7 @@ class Tally:
         if not tested[0]:
             return
         before = self.counts[key].get(conversation)
-        self.counts[key][conversation] = (
-            (tested, accepted) if before is None else (before[0] + tested, before[1] + accepted)
-        )
+        self.counts[key][conversation] = (tested, accepted) if before is None else (before[0] + tested, before[1] + accepted)
 
 
 def measure(

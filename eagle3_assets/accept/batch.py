@@ -67,9 +67,7 @@ def make_batch(rows: Sequence[Row], device: str | torch.device = "cpu") -> Batch
     )
 
 
-def cut_batches(
-    lengths: Sequence[int], batch_tokens: int, rng: np.random.Generator | None = None
-) -> Iterator[list[int]]:
+def cut_batches(lengths: Sequence[int], batch_tokens: int, rng: np.random.Generator | None = None) -> Iterator[list[int]]:
     """Numbers of rows, each once, in a random order (as given without `rng`), up to `batch_tokens` at once; a longer row comes alone."""
     batch: list[int] = []
     for k in range(len(lengths)) if rng is None else rng.permutation(len(lengths)):

@@ -17,7 +17,7 @@ import torch
 
 from eagle3_assets.accept.layer import Drafter, Shape
 from eagle3_assets.errors import StateError
-from eagle3_assets.store import write_bytes
+from eagle3_assets.store import digest_file, digest_json, write_bytes
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SPECULATORS, SPECFORGE = "Eagle3Speculator", "LlamaForCausalLMEagle3"
@@ -28,11 +28,13 @@ _INTRODUCED = "t2d"  # follows from d2t
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A loaded drafter. `layers`: E_k numbers that it reads, low to high; None where its config does not say."""
+    """A loaded drafter. `layers`: E_k numbers that it reads, low to high; None where its config does not say. `xxh3`: over its
+    weight files."""
 
     drafter: Drafter
     layers: tuple[int, ...] | None
     made_by: str
+    xxh3: str
 
 
 def load_checkpoint(folder: Path, embedding: torch.Tensor, *, num_hidden_layers: int) -> Checkpoint:
@@ -52,7 +54,9 @@ def load_checkpoint(folder: Path, embedding: torch.Tensor, *, num_hidden_layers:
     try:
         shape, layers = _shape(raw, made_by, tensors, num_hidden_layers)
     except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{folder / CONFIG}: cannot be read as a drafter ({error}); give the folder that the trainer saved") from None
+        raise StateError(
+            f"{folder / CONFIG}: cannot be read as a drafter ({error}); give the folder that the trainer saved"
+        ) from None
     if (shape.vocab, shape.target_hidden or shape.hidden) != (vocab, hidden):
         raise StateError(
             f"{folder}: drafts for {shape.vocab:,} ids and hidden size {shape.target_hidden or shape.hidden}, the target has {vocab:,} and "
@@ -68,14 +72,18 @@ def load_checkpoint(folder: Path, embedding: torch.Tensor, *, num_hidden_layers:
     except RuntimeError as error:
         said = " ".join(str(error).split())[:300]
         raise StateError(f"{folder / WEIGHTS}: does not fit its own {CONFIG} ({said}); save the checkpoint again") from None
-    return Checkpoint(drafter.eval().requires_grad_(False), layers, made_by)
+    return Checkpoint(
+        drafter.eval().requires_grad_(False), layers, made_by, digest_json([digest_file(f) for f in _files(folder)])
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         raw: dict[str, Any] = json.loads((folder / CONFIG).read_bytes())
     except FileNotFoundError:
-        raise StateError(f"{folder}: holds no {CONFIG}; give the folder that the trainer saved (speculators: .../checkpoint_best)") from None
+        raise StateError(
+            f"{folder}: holds no {CONFIG}; give the folder that the trainer saved (speculators: .../checkpoint_best)"
+        ) from None
     except (OSError, ValueError) as error:
         raise StateError(f"{folder / CONFIG}: cannot be read ({error}); save the checkpoint again") from None
     if not isinstance(raw, dict):
@@ -83,11 +91,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return raw
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
 def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    files = sorted(folder.glob("*.safetensors"))
+    files = _files(folder)
     if not files:
         raise StateError(f"{folder}: holds no .safetensors file; give the folder that the trainer saved")
     tensors: dict[str, torch.Tensor] = {}

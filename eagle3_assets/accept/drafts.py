@@ -54,7 +54,7 @@ def target_of(head: TargetHead, batch: Batch, sampling: list[tuple[float, float]
     choice = torch.full_like(batch.ids, -1)
     chance = torch.full(batch.ids.shape, torch.nan, device=batch.ids.device)
     at = batch.supervised.nonzero()[:, 0]
-    for piece in at.split(max(1, CHUNK_VALUES // head.weight.shape[0])):
+    for piece in at.split(max(1, CHUNK_VALUES // head.weight.shape[0])):  # type: ignore[no-untyped-call]
         logits = head.logits(batch.final[piece]).to(batch.ids.device)
         choice[piece] = logits.argmax(-1)
         chance[piece] = chances(logits, batch.ids[piece + 1], batch.documents[piece], sampling)
@@ -170,7 +170,7 @@ def _best(levels: list[torch.Tensor], nodes: int) -> list[torch.Tensor]:
     pool = torch.cat(levels, 1)
     order = pool.sort(dim=1, descending=True, stable=True).indices[:, :nodes]
     kept = torch.zeros_like(pool, dtype=torch.bool).scatter(1, order, torch.ones_like(order, dtype=torch.bool))
-    return list(kept.split([level.shape[1] for level in levels], 1))
+    return list(kept.split([level.shape[1] for level in levels], 1))  # type: ignore[no-untyped-call]
 
 
 def _ahead(batch: Batch, target: Target, starts: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,7 +207,7 @@ def _accepted_share(
 def _chunks(drafter: Drafter, batch: Batch, width: int) -> Iterator[torch.Tensor]:
     """Starts, as many at once as the largest tensor may hold; every chunk reads the whole batch as its context."""
     largest = width * max(drafter.shape.draft_vocab, drafter.shape.heads * len(batch.ids))
-    yield from starts_of(batch).split(max(1, CHUNK_VALUES // largest))
+    yield from starts_of(batch).split(max(1, CHUNK_VALUES // largest))  # type: ignore[no-untyped-call]
 
 
 def _joined(pieces: list[torch.Tensor], steps: int) -> npt.NDArray[np.float64]:

@@ -74,7 +74,9 @@ class _Layer(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
         self.self_attn, self.mlp = _Attention(s), _Mlp(s)
-        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (nn.RMSNorm(s.hidden, eps=s.eps) for _ in range(3))
+        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (
+            nn.RMSNorm(s.hidden, eps=s.eps) for _ in range(3)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,12 @@ class Drafter(nn.Module):
             )
         )  # fmt: skip
 
+    @property
+    def _layer(self) -> _Layer:
+        layer = self.layers[0]
+        assert isinstance(layer, _Layer)
+        return layer
+
     def initialise(self, seed: int) -> None:
         """Fresh weights: every matrix normal with INIT_STD, every norm 1. Embedding and head are left as they are."""
         generator = torch.Generator().manual_seed(seed)
@@ -182,7 +190,7 @@ class Drafter(nn.Module):
     def _attend_and_feed(
         self, prefix: Prefix, starts: torch.Tensor, depth: int, ids: torch.Tensor, states: torch.Tensor, own: Own | None
     ) -> tuple[torch.Tensor, Own | None]:
-        layer, s = self.layers[0], self.shape
+        layer, s = self._layer, self.shape
         both, residual = self._beside(ids, states)
         positions = (prefix.batch.positions[starts] + depth)[:, None].expand(ids.shape)
         if depth:
@@ -198,13 +206,13 @@ class Drafter(nn.Module):
 
     def _beside(self, ids: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[..., 2 H] normed embedding and normed state, and the residual [..., H]."""
-        layer = self.layers[0]
+        layer = self._layer
         normed = layer.hidden_norm(states)
         both = torch.cat([layer.input_layernorm(self.embed_tokens(ids)), normed], dim=-1)
         return both, normed if self.shape.norm_before_residual else states
 
     def _keys_and_values(self, both: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        attention, s = self.layers[0].self_attn, self.shape
+        attention, s = self._layer.self_attn, self.shape
         keys = attention.k_proj(both).unflatten(-1, (s.kv_heads, s.head_dim))
         if s.query_norm:
             keys = attention.k_norm(keys)
@@ -227,7 +235,7 @@ class Drafter(nn.Module):
             seen &= order > starts[:, None] + depth - s.window
         mask = torch.zeros(seen.shape, device=starts.device).masked_fill(~seen, -torch.inf)
         # [kv heads, groups, starts, width, dim] against [kv heads, positions, dim]
-        asked = query.unflatten(2, (s.kv_heads, groups)).permute(2, 3, 0, 1, 4)
+        asked = query.unflatten(2, (s.kv_heads, groups)).permute(2, 3, 0, 1, 4)  # type: ignore[no-untyped-call]
         keys, values = prefix.keys.transpose(0, 1), prefix.values.transpose(0, 1)
         flat = asked.reshape(s.kv_heads, -1, s.head_dim)
         scores = (flat @ keys.mT).view(s.kv_heads, groups, n, width, -1) + mask[:, None]
@@ -241,7 +249,8 @@ class Drafter(nn.Module):
         read = (share[..., :size].reshape(s.kv_heads, -1, size) @ values).view(s.kv_heads, groups, n, width, -1)
         if own is not None:
             read = read + torch.einsum("kgnwc,nwckd->kgnwd", share[..., size:], own.values)
-        return read.permute(2, 3, 0, 1, 4).flatten(2)
+        out: torch.Tensor = read.permute(2, 3, 0, 1, 4).flatten(2)
+        return out
 
     # ------------------------------------------------------------------------------------------------ a chain along the text
     def chain(self, batch: Batch, steps: int, starts: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -263,7 +272,7 @@ class Drafter(nn.Module):
         target's head."""
         at = batch.supervised.nonzero()[:, 0]
         # draft k of position p started at p - k
-        starts, where = (at[:, None] - torch.arange(steps, device=at.device)).clamp(min=0).unique(return_inverse=True)
+        starts, where = (at[:, None] - torch.arange(steps, device=at.device)).clamp(min=0).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         total = torch.zeros((), device=at.device)
         for k, state in enumerate(self._chain_states(self.open(batch), steps, starts)):
             inside = at >= k

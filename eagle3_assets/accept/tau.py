@@ -2,8 +2,9 @@
 
 Belongs here: the estimator, the bootstrap. Does not belong here: what is counted (`walk.py`), groups (`acceptance.py`).
 
-τ = mean ids out of one verification = 1 + sum over k of (rate of draft 0) x ... x (rate of draft k), rate k = accepted / tested. Where every test ended
-(nothing censored) this is the plain mean of accepted + 1; where some verifications are known only up to a draft it is Kaplan and Meier's estimate.
+τ = mean ids out of one verification = 1 + sum over k of (rate of draft 0) x ... x (rate of draft k), rate k = accepted / tested.
+Where every test ended (nothing censored) this is the plain mean of accepted + 1; where some verifications are known only up to a draft it is
+Kaplan and Meier's estimate.
 """
 
 from __future__ import annotations

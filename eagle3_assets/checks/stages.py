@@ -33,6 +33,7 @@ def build(campaign: Campaign) -> list[dg.AssetChecksDefinition]:
     checked += [Checked(s, (s,), gate.ALL) for s in ("corpus", "vocab_map")]
     checked += [Checked(f"handoff_{n}", ("handoff", n), gate.ALL) for n in ("tokens", "speculators", "specforge")]
     checked += [Checked("hidden_states", ("hidden_states",), gate.ALL, corpus_partitions(campaign))]
+    checked += [Checked(s, (s,), gate.ALL) for s in ("drafter", "acceptance") if campaign.drafter is not None]
     return [_checks(campaign, c) for c in checked]
 
 

@@ -42,6 +42,7 @@ RUNS: tuple[tuple[str, ...], ...] = (
     ("hidden_states",),
     # tokens once more: with the states comes the model's verdict on rows that wait for it
     ("handoff_tokens", "handoff_speculators", "handoff_specforge"),
+    ("drafter", "acceptance"),
 )
 TEMPORARY_HOME = "eagle3-home-"
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
