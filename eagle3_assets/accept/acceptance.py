@@ -22,11 +22,18 @@ from eagle3_assets.accept.walk import Verified, walk_drawn, walk_greedy, walk_te
 from eagle3_assets.states.target.target_head import TargetHead
 
 WAYS: Final = {
-    "sampled_chain": "sampled answers, a chain of the most probable drafts (vLLM's default)",
-    "sampled_chain_drawn": "sampled answers, a chain of drawn drafts (speculative sampling)",
-    "sampled_tree": "sampled answers, a tree of drafts",
-    "greedy_chain": "greedy answers, a chain of the most probable drafts",
-    "greedy_tree": "greedy answers, a tree of drafts",
+    "sampled_chain": "sampled, chain",
+    "sampled_chain_drawn": "sampled, drawn chain",
+    "sampled_tree": "sampled, tree",
+    "greedy_chain": "greedy, chain",
+    "greedy_tree": "greedy, tree",
+}
+MEANINGS: Final = {
+    "sampled_chain": "sampled answers, a chain of the most probable drafts: vLLM's default",
+    "sampled_chain_drawn": "sampled answers, a chain of drafts drawn from the drafter: speculative sampling of the paper",
+    "sampled_tree": "sampled answers, a tree of the most probable drafts: SGLang, EAGLE",
+    "greedy_chain": "greedy answers, a chain of the most probable drafts; an estimate where the stored answers were sampled",
+    "greedy_tree": "greedy answers, a tree of the most probable drafts; an estimate where the stored answers were sampled",
 }
 FACETS: Final = ("dataset", "grade", "position in the answer", "context length")
 POSITIONS: Final = (0, 32, 128, 512, 2048, 8192, 32768)

@@ -62,7 +62,12 @@ def load_checkpoint(folder: Path, embedding: torch.Tensor, *, num_hidden_layers:
             f"{folder}: drafts for {shape.vocab:,} ids and hidden size {shape.target_hidden or shape.hidden}, the target has {vocab:,} and "
             f"{hidden}: a drafter of another target"
         )
-    drafter = Drafter(shape, tensors.get("d2t", torch.zeros(shape.draft_vocab, dtype=torch.int64)))
+    offsets = tensors.get("d2t", torch.zeros(shape.draft_vocab, dtype=torch.int64))
+    if len(offsets) != shape.draft_vocab:
+        raise StateError(
+            f"{folder / WEIGHTS}: d2t has {len(offsets):,} ids, its {CONFIG} says draft_vocab_size {shape.draft_vocab:,}; save the checkpoint again"
+        )
+    drafter = Drafter(shape, offsets)
     state = {name: t for name, t in tensors.items() if name not in (*_LEFT_TO_THE_TARGET, _INTRODUCED)}
     if "embed_tokens.weight" not in state and shape.hidden == hidden:
         state["embed_tokens.weight"] = embedding

@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3_assets.accept.acceptance import FACETS, WAYS
+from eagle3_assets.accept.acceptance import FACETS, MEANINGS, WAYS
 from eagle3_assets.review.report.page import escape_markdown
 
 MAX_BYTES = 28_000  # in base64 with the text around it below the 50 kB that one Dagster event should hold
@@ -38,7 +38,7 @@ Intervals: 95 %, conversations drawn again.</p>
 <h2>Ways of decoding</h2>
 <table><tr><th>way</th><th>&tau;</th><th>95 %</th><th>drafts accepted, each if those before are</th><th>verifications</th><th>conversations</th></tr>
 {% for name, f in d.ways.items() %}{{ row(ways[name], f.all) }}{% endfor %}</table>
-{% for name, f in d.ways.items() %}<h2>{{ ways[name] }}</h2>
+{% for name, f in d.ways.items() %}<h2>{{ ways[name] }}</h2><p>{{ meanings[name] }}.</p>
 {% for facet in facets %}<h3>By {{ facet }}</h3>
 <table><tr><th>{{ facet }}</th><th>&tau;</th><th>95 %</th><th>drafts accepted</th><th>verifications</th><th>conversations</th></tr>
 {% for value, g in f.groups[facet].items() %}{{ row(value, g) }}{% endfor %}</table>{% endfor %}{% endfor %}
@@ -66,7 +66,8 @@ def render_html(document: Mapping[str, Any], checks: Sequence[Mapping[str, Any]]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["fixed"] = lambda value: f"{value:.2f}"
     return environment.from_string(_HTML).render(
-        d=document, main=document["ways"][document["headline"]]["all"], ways=WAYS, facets=FACETS, checks=checks, row=row,
+        d=document, main=document["ways"][document["headline"]]["all"], ways=WAYS,
+        meanings=MEANINGS, facets=FACETS, checks=checks, row=row,
         png=base64.b64encode(png).decode(),
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ CHECKPOINT, TARGET_HEAD = "checkpoint", "target_head"
 def train_from_handoff(folder: Path, out: Path, settings: Settings, reports: Reports) -> dict[str, Any]:
     """Train on the hand-off's training rows; returns figures of the run. Raises StateError for a hand-off that is not whole."""
     rows = MappedRows(folder)
-    table, target = rows.table, folder.parent / TARGET_HEAD
+    table, target = rows.table, folder.resolve().parent / TARGET_HEAD
     try:
         weights, config = target / "model.safetensors", json.loads((target / "config.json").read_bytes())
     except (OSError, ValueError) as error:

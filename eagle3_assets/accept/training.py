@@ -33,8 +33,8 @@ class Settings:
 
     ttt_steps: int = 3
     epochs: int = 4
-    batch_tokens: int = 1024
-    muon_lr: float = 0.02
+    batch_tokens: int = 512
+    muon_lr: float = 0.05
     adamw_lr: float = 2e-3
     warm_up: int = 20
     keep_every: int = 20

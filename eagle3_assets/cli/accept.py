@@ -114,7 +114,7 @@ def _print(document: dict[str, Any]) -> None:
     from eagle3_assets.accept.report import interval
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in ("τ (95 %)", "drafts accepted", "verifications"):
         table.add_column(name, justify="right", no_wrap=True)
 

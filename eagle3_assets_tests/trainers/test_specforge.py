@@ -123,14 +123,7 @@ def test_its_draft_model_loads_our_vocabulary_and_layer_ids_mean_outputs(greedy:
     folder = greedy.store.handoff("specforge")
     raw = json.loads((folder / "draft.json").read_bytes())
     assert [k + 1 for k in raw["eagle_config"]["eagle_aux_hidden_state_layer_ids"]] == list(greedy.campaign.layers)
-    config = LlamaConfig(
-        **raw,
-        intermediate_size=64,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=raw["hidden_size"] // 4,
-        pad_token_id=0,
-    )
+    config = LlamaConfig(**raw, pad_token_id=0)
     draft: Any = LlamaForCausalLMEagle3(config, attention_backend="sdpa")
     draft.load_vocab_mapping(str(folder / "vocab_mapping.pt"))
     assert torch.equal(draft.d2t.cpu(), torch.from_numpy(np.load(greedy.store.vocab_map / "d2t.npy")))
@@ -139,14 +132,9 @@ def test_its_draft_model_loads_our_vocabulary_and_layer_ids_mean_outputs(greedy:
 def test_our_configuration_is_one_that_it_accepts(greedy: Place, tmp_path: Path) -> None:
     from specforge.config.schema import Config
 
-    text = (greedy.store.handoff("specforge") / "train.yaml").read_text()
-    for placeholder in (
-        "<where checkpoints go>",
-        "<folder of the target; must hold *.index.json>",
-        "<model.embed_tokens.weight>",
-    ):
-        assert text.count(placeholder) == 1
-        text = text.replace(placeholder, str(tmp_path))
+    folder = greedy.store.handoff("specforge")
+    text = (folder / "train.yaml").read_text()
+    assert "<" not in text
     config = Config.model_validate(yaml.safe_load(text))
     assert config.data.hidden_states_path == "train" and config.data.max_length >= max(
         len(p.input_ids) for p in corpora.open(greedy.store.corpus)
