@@ -33,6 +33,7 @@ from eagle3_assets.states.format.layers import translate
 from eagle3_assets.store import Manifest, Store, commit
 
 NAME: Final = "specforge"
+EVAL_INTERVAL: Final = 1000  # steps
 CARD, VOCABULARY, DRAFT, CONFIG = "README.md", "vocab_mapping.pt", "draft.json", "train.yaml"
 
 
@@ -95,6 +96,8 @@ def _cut(table: Mapping[str, Any], config: Mapping[str, Any]) -> Cut:
 def _train_yaml(campaign: Campaign, table: Mapping[str, Any], numbers: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     validation = "  eval_hidden_states_path: validation\n" if numbers["splits"]["validation"] else ""
     recipe, cut = recipe_of(config), _cut(table, config)
+    # SpecForge 0.2 refuses one without the other
+    evaluated = f"  eval_interval: {EVAL_INTERVAL}\n" if validation else ""
     return (
         "# SpecForge 0.2, offline EAGLE-3. Paths are relative to this folder.\n"
         f"# {recipe.source}. {cut.words}\n"
@@ -104,7 +107,7 @@ def _train_yaml(campaign: Campaign, table: Mapping[str, Any], numbers: Mapping[s
         f"  vocab_mapping_path: {VOCABULARY}\n  torch_dtype: {table['dtype']}\n"
         f"data:\n  hidden_states_path: train\n{validation}  max_length: {cut.length}\n"
         f"training:\n  strategy: eagle3\n  num_epochs: {recipe.epochs}\n  batch_size: 1\n"
-        f"  learning_rate: {recipe.learning_rate:g}\n  ttt_length: {recipe.ttt_steps}\n"
+        f"  learning_rate: {recipe.learning_rate:g}\n  ttt_length: {recipe.ttt_steps}\n{evaluated}"
         "deployment:\n  mode: local_colocated\n"
     )
 

@@ -110,6 +110,8 @@ def train_command(campaign: Campaign, table: Mapping[str, Any], config: Mapping[
         *(["--train-data-ratio", f"{ratio:.9g}"] if ratio is not None else []),
         "--total-seq-len", str(cut.length), "--ttt-steps", str(recipe.ttt_steps), "--lr", f"{recipe.learning_rate:g}",
         "--epochs", str(recipe.epochs),
+        # EAGLE-3 masks nothing; without the option the trainer wants a tokenizer (speculators 0.9.0, train/utils.py resolve_mask_token_id)
+        "--mask-token-id", str(config.get("pad_token_id") or 0),
     ]  # fmt: skip
 
 

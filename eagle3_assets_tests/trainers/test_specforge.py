@@ -20,6 +20,7 @@ from eagle3_assets.corpus.vocab import count_supervised
 from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.state_files import files_folder, write_state_files
 from eagle3_assets.handoff.tokens import export_tokens
+from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
 from eagle3_assets_tests.handoff.answers import Place
 
 pytestmark = pytest.mark.trainers
@@ -157,3 +158,26 @@ def test_a_hand_off_that_was_moved_gets_its_references_anew(
     )
     assert done.stdout.startswith(f"{len(MappedRows(moved))} references")
     check_rows(greedy, read_all(greedy, moved / "train"))
+
+
+def test_its_target_head_is_read_from_our_folder_under_the_names_that_we_write(greedy: Place) -> None:
+    """With validation rows too, for which it wants an interval; no key name and no path is left to the user."""
+    import torch
+    from safetensors.torch import load_file
+    from specforge.config.schema import Config
+    from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
+
+    from eagle3_assets.handoff.specforge_export import _train_yaml
+    from eagle3_assets.handoff.target_head import read_config
+
+    folder = greedy.store.handoff("specforge")
+    table = MappedRows(folder).table
+    numbers = {"splits": {"train": 1, "validation": 1}}
+    config = Config.model_validate(yaml.safe_load(_train_yaml(greedy.campaign, table, numbers, read_config(greedy.store))))
+    head = TargetEmbeddingsAndHead.from_pretrained(
+        str(folder / config.model.target_model_path), embed_key=config.model.embedding_key, lm_head_key=config.model.lm_head_key,
+        device="cpu", dtype=torch.float32,
+    )  # fmt: skip
+    ours = load_file(EMBEDDED_FOLDER / "model.safetensors")
+    assert torch.equal(head.lm_head.weight.detach(), ours["lm_head.weight"].float())
+    assert torch.equal(head.embed_tokens.weight.detach(), ours["model.embed_tokens.weight"].float())

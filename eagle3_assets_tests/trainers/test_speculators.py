@@ -139,7 +139,9 @@ def test_states_of_other_rows_raise_in_its_loader_where_it_would_only_warn(greed
 
 
 def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our printed command, from the hand-off's folder, with nothing of the target but `target_head`. Parsed by its own configuration; its loaders over our backend; its draft model; its loss; AdamW.
+    """Our printed command, from the hand-off's folder, with nothing of the target but `target_head`.
+
+    Parsed by its own configuration; its loaders over our backend; its draft model; its loss; AdamW.
 
     Its `Trainer` asks for an accelerator, so the loop is ours.
     """
@@ -229,6 +231,7 @@ def test_its_own_vocabulary_function_gives_our_map(greedy: Place) -> None:
 def test_a_drafter_of_ours_is_one_of_its_own_and_drafts_the_same(greedy: Place, tmp_path: Path) -> None:
     """Its model, loaded by itself from our checkpoint: the same ids, step by step, over stored rows."""
     import torch
+    from speculators import SpeculatorModelConfig
     from speculators.models.eagle3 import Eagle3DraftModel
 
     from eagle3_assets.accept.batch import make_batch
@@ -247,7 +250,9 @@ def test_a_drafter_of_ours_is_one_of_its_own_and_drafts_the_same(greedy: Place, 
     train(drafter, rows, head, Settings(epochs=2, batch_tokens=256))
     verifier = {"name_or_path": str(target), "architectures": ["DeepseekV3ForCausalLM"]}
     save_checkpoint(tmp_path, drafter, layers=campaign.layers, verifier=verifier, tokens=3)
-    theirs = Eagle3DraftModel.from_pretrained(tmp_path, torch_dtype=torch.float32, attn_implementation="sdpa").eval()
+    config = SpeculatorModelConfig.from_pretrained(tmp_path)
+    config.transformer_layer_config._attn_implementation = "sdpa"
+    theirs = Eagle3DraftModel.from_pretrained(tmp_path, config=config, torch_dtype=torch.float32).eval()
     theirs.load_verifier_weights()
     batch = make_batch(rows[:3])
     starts = starts_of(batch)
