@@ -153,6 +153,8 @@ def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, tmp_path: P
     from speculators.train.config import TrainConfig
     from speculators.train.dataloader import create_train_val_loaders
 
+    from eagle3_assets.handoff import speculators_transfer  # noqa: F401  # registers the backend
+
     folder = greedy.store.handoff("speculators")
     monkeypatch.chdir(folder)
     command = speculators_export.read_train_command(folder)
