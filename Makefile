@@ -10,7 +10,11 @@ TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo
+<<<<<<< HEAD
+.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray test-s3 lint types ui clean-demo
+=======
+.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo viewer
+>>>>>>> wt-view
 
 setup: $(VENV)/.installed
 
@@ -70,6 +74,28 @@ $(RAY)/.installed: $(VENV)/.installed
 test-ray: $(RAY)/.installed ## a local Ray cluster of two workers, one killed in mid-run
 	$(RAY)/bin/python -m pytest -m ray eagle3_assets_tests/states/test_ray.py
 
+<<<<<<< HEAD
+# A real S3 server process and the client that the extra `s3` brings, in an environment of their own over the platform's packages.
+S3 ?= .venv-s3
+
+$(S3)/.installed: $(VENV)/.installed
+	test -x $(S3)/bin/python || $(PYTHON) -m venv $(S3)
+	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(SITE)')" > "$$($(S3)/bin/python -c '$(SITE)')/platform.pth"
+	$(S3)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 's3fs>=2026.2' 'moto[server]==5.2.5'
+	touch $@
+
+test-s3: $(S3)/.installed ## the remote tier against an S3 server, over a wire that cuts
+	$(S3)/bin/python -m pytest -m s3 eagle3_assets_tests/tier
+
+=======
+viewer: viewer/node_modules/.installed ## the pages of `eagle3 view`, built into the package (needs Node >= 20)
+	cd viewer && npm run build
+
+viewer/node_modules/.installed: viewer/package-lock.json
+	cd viewer && npm ci --no-audit --no-fund
+	touch $@
+
+>>>>>>> wt-view
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -16,6 +16,7 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -401,6 +402,32 @@ class DrafterTable(_Table):
         return self
 
 
+class Tier(_Table):
+    """`[store]`: an object store beside the data root. Credentials come from the environment (AWS_ACCESS_KEY_ID, …), never from here."""
+
+    remote: str | None = Field(
+        default=None, description="where finished artifacts are copied to, e.g. s3://bucket/prefix (any fsspec URL)"
+    )
+    keep_free_gb: float = Field(
+        default=10.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="parts of states that are in the remote leave the disk when less is free",
+    )
+
+    @field_validator("remote")
+    @classmethod
+    def _names_a_place_and_no_secret(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
+            raise ValueError(f"is {value!r}: expected scheme://bucket/prefix, e.g. s3://states/kimi")
+        if "@" in parts.netloc or parts.query:
+            raise ValueError("holds a credential: remove it here and put it into the environment (AWS_ACCESS_KEY_ID, …)")
+        return value
+
+
 class Campaign(_Table):
     """The whole file, validated. Build with `load_campaign`."""
 
@@ -418,6 +445,7 @@ class Campaign(_Table):
     handoff: Handoff = Handoff()
     extraction: Extraction = Extraction()
     drafter: DrafterTable | None = None
+    store: Tier = Tier()
     path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 
     @model_validator(mode="after")

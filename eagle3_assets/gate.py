@@ -221,7 +221,7 @@ def _tokens(campaign: Campaign, store: Store, dataset: str, shard: str) -> list[
         n_vocab=profile.n_vocab,
         checker=Checker(profile, best.values(), thinking=campaign.target.thinking),
         wires=wires_of(Columns(table), best.values()),
-        rules=rules_of(campaign, profile),
+        rules=rules_of(campaign, campaign.dataset_named(dataset), profile),
     )
 
 

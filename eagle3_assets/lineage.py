@@ -20,7 +20,7 @@ from eagle3_assets.store import Manifest, Store
 
 # Raise a number when a stage's code starts to write something else from the same inputs.
 CODE_VERSION = {
-    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 2, "answers": 1, "wire_profiles": 4, "tokens": 6,
+    "tokenizer_probe": 1, "endpoints": 1, "prompts": 1, "pilot": 2, "plan": 2, "answers": 1, "wire_profiles": 5, "tokens": 7,
     "report": 4, "corpus": 2, "vocab_map": 2, "handoff_tokens": 2, "hidden_states": 1,
     "handoff_speculators": 2, "handoff_specforge": 2, "drafter": 1, "acceptance": 1,
 }  # fmt: skip

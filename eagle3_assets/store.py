@@ -24,6 +24,7 @@ import xxhash
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import CampaignError, LockedError, StoreError
+from eagle3_assets.tier.place import is_elsewhere
 
 MANIFEST_SUFFIX = ".manifest.json"
 MANIFEST_VERSION = 1
@@ -177,21 +178,18 @@ def commit(
 def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
     """The manifest of `artifact`, or None when it was never committed.
 
-    Sizes are always compared with the disk, checksums with `verify=True`; a difference raises StoreError.
+    Sizes are always compared with the disk, checksums with `verify=True`; a difference raises StoreError. A file that is not here
+    and that the tier is proven to hold counts as there (its checksum was compared when it was copied).
     """
     path = manifest_path(artifact)
     if not path.exists():
         return None
-    raw = read_json(path)
-    version = raw.get("version") if isinstance(raw, dict) else None
-    if version != MANIFEST_VERSION:
-        raise StoreError(
-            f"{path}: expected manifest version {MANIFEST_VERSION}, found {version}; remove it and run the stage again"
-        )
-    manifest = _parse_manifest(path, raw)
+    manifest = parse_manifest(path, _bytes_of(path))
     for name, facts in manifest.files.items():
         file = path.parent / name
         found = file.stat().st_size if file.exists() else None
+        if found is None and is_elsewhere(file, facts):
+            continue
         if found != facts["bytes"]:
             raise StoreError(
                 f"{file}: expected {facts['bytes']} bytes, found {'no file' if found is None else found}; remove {path.name} and run the stage again"
@@ -203,7 +201,24 @@ def read_manifest(artifact: Path, *, verify: bool = False) -> Manifest | None:
     return manifest
 
 
-def _parse_manifest(path: Path, raw: dict[str, Any]) -> Manifest:
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); remove it and run the stage again") from None
+
+
+def parse_manifest(path: Path, data: bytes) -> Manifest:
+    """The manifest that `data` spells; no file is looked at. Raises StoreError naming `path`."""
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: cannot be read as JSON ({error}); remove it and run the stage again") from None
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if version != MANIFEST_VERSION:
+        raise StoreError(
+            f"{path}: expected manifest version {MANIFEST_VERSION}, found {version}; remove it and run the stage again"
+        )
     try:
         files = {str(name): {"bytes": int(f["bytes"]), "xxh3": str(f["xxh3"])} for name, f in raw["files"].items()}
         return Manifest(path, dict(raw["inputs"]), files, dict(raw["numbers"]), float(raw["created"]))
@@ -357,6 +372,11 @@ class Store:
     @property
     def standin(self) -> Path:
         return self.root / "standin"
+
+    @property
+    def tier(self) -> Path:
+        """Records of what the remote tier holds."""
+        return self.root / "tier"
 
     @property
     def locks(self) -> Path:

@@ -1,15 +1,21 @@
-"""Fixtures for all rooms. Belongs here: where shared data is found, a campaign of its own for a test. Not here: any stage's data."""
+"""Fixtures for all rooms.
+
+Belongs here: where shared data is found, tokenizer profiles, a campaign of its own for a test. Does not belong here: any stage's data.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.store import Store
+from eagle3_assets.targets.tokenizer import Profile, load_profile
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -20,6 +26,9 @@ settings.load_profile("fixed")
 
 def shared_data() -> Path:
     return Path(os.environ.get("EAGLE3_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+
+
+TOKENIZERS = shared_data() / "tokenizers"
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +48,29 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, campaign: Campaign) -
     """A data root of the test's own."""
     monkeypatch.setenv("EAGLE3_DATA", str(tmp_path))
     return Store.of(campaign)
+
+
+def needs(path: Path) -> Path:
+    if not path.exists():
+        pytest.skip(f"{path} is not there: set EAGLE3_SHARED_DATA to the folder of shared data")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> Path:
+    return needs(TOKENIZERS)
+
+
+@pytest.fixture(scope="session")
+def k25(tokenizers: Path) -> Profile:
+    return load_profile("kimi-k2.5", tokenizers)
+
+
+@pytest.fixture(scope="session")
+def mini() -> Profile:
+    return load_profile("kimi-mini")
+
+
+@pytest.fixture(scope="session")
+def golden(tokenizers: Path) -> dict[str, Any]:
+    return dict(json.loads((tokenizers / "kimi-k2.5" / "golden.json").read_text(encoding="utf-8")))

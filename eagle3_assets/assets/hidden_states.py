@@ -35,6 +35,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
         from eagle3_assets.states.verdict.on_policy_checks import sources, summary_markdown
         from eagle3_assets.states.verdict.on_policy_table import is_judged, read_on_policy
         from eagle3_assets.states.verdict.verdict_pass import VerdictPass
+        from eagle3_assets.tier.copier import Copier
 
         with stage(context, campaign) as store:
             gate.require_current(campaign, store, "corpus")
@@ -51,6 +52,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                 for key in to_do:
                     locks.enter_context(partition_lock(store, key))
                 corpus = corpora.open(store.corpus)
+                copier = locks.enter_context(Copier(campaign, store))
                 extractor = gpu.extractor(campaign)
                 try:
                     judged = VerdictPass.of(campaign, extractor)
@@ -64,6 +66,7 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                             done += tokens
                             publish(Step("hidden_states", done, total, f"tokens, partition {key}"))
 
+                        copier.make_way(store.root, state_bytes(campaign, sum(len(p.input_ids) for p in rows[key])))
                         numbers = judged.write(
                             store,
                             key,
@@ -77,11 +80,18 @@ def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
                         if (verdicts := read_on_policy(store.states(key))) is not None:
                             metadata["on_policy"] = dg.MetadataValue.md(summary_markdown(sources([verdicts])))
                         context.log_event(dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata))
+                        copier.add(store.states(key))
                 finally:
                     extractor.close()
             return dg.MaterializeResult()
 
     return [hidden_states]
+
+
+def state_bytes(campaign: Campaign, tokens: int) -> int:
+    """About the bytes of states of so many tokens: N auxiliary layers and the final one."""
+    width = 2 if campaign.extraction.dtype == "bfloat16" else 4
+    return tokens * campaign.target.hidden_size * (len(campaign.layers) + 1) * width
 
 
 def held_devices(campaign: Campaign) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str)
         read_committed(store.wire_profiles, made_by="wire_profiles"),
         audit.read(store.audit),
     )
-    rows = put_out(rows, journal.read(store.answers(dataset.name, shard)), rules_of(campaign, profile))
+    rows = put_out(rows, journal.read(store.answers(dataset.name, shard)), rules_of(campaign, dataset, profile))
     write_rows(path, rows)
     numbers = {
         "rows": len(rows),

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of
+from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of, wire_profile_fault
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.exact.search.reconstruction import Reconstruction
@@ -35,8 +36,14 @@ def build_rows(
     """One row for each (sample_id, turn) from its highest finished attempt, sorted by key; failed samples give none. `audit`: the
     campaign's, if one was made of answers with this tokenizer.
 
-    Rows with ids from a server carry `canonical` (encode(decode(ids)) == ids, field by field) in their evidence.
+    Rows with ids from a server carry `canonical` (encode(decode(ids)) == ids, field by field) in their evidence. Raises ExactError where
+    `wire_profiles` were learned for another target: they would decide providers by another tokenizer's counts.
     """
+    fault = wire_profile_fault(wire_profiles, profile) if wire_profiles else None
+    if fault:
+        raise ExactError(
+            f"wire_profiles.json: {fault}; learn it again from this target's answers (`eagle3 run --until wire_profiles`)"
+        )
     best: dict[tuple[str, int], WireAnswer] = {}
     for answer in answers:
         if answer.outcome == "finished" and (answer.key not in best or best[answer.key].attempt < answer.attempt):

@@ -37,21 +37,25 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def pieces_of(profile: Profile, row: SampleRow) -> list[Piece]:
-    """Every token of the row in order. A token that is not UTF-8 by itself is shown as its bytes in hex."""
+def pieces_of(profile: Profile, row: SampleRow, start: int = 0, stop: int | None = None) -> list[Piece]:
+    """The tokens of the row from `start` up to `stop` (None: the end), in order. A token that is not UTF-8 by itself is shown as its bytes in
+    hex, an id outside the vocabulary by those words."""
+    stop = len(row.input_ids) if stop is None else min(stop, len(row.input_ids))
     supervised: set[int] = set()
-    for start, end in row.loss_spans:
-        supervised.update(range(start, end))
+    for first, end in row.loss_spans:
+        supervised.update(range(max(first, start), min(end, stop)))
     out = []
-    for position, token_id in enumerate(row.input_ids):
-        marker = token_id >= profile.n_base
-        text = profile.token_name(token_id) if marker else _token_text(profile, token_id)
+    for position in range(start, stop):
+        token_id = row.input_ids[position]
+        marker = not 0 <= token_id < profile.n_base
+        text = profile.token_name(token_id) if marker else token_text(profile, token_id)
         kind = "marker" if marker else "prompt" if position < row.prompt_len else "model"
         out.append(Piece(position, token_id, text, kind, position in supervised))
     return out
 
 
-def _token_text(profile: Profile, token_id: int) -> str:
+def token_text(profile: Profile, token_id: int) -> str:
+    """The text of one ordinary token, escaped; its bytes in hex where they are no text by themselves."""
     data = profile.decode_bytes([token_id])
     try:
         return visible(data.decode("utf-8"))

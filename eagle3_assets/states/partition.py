@@ -33,6 +33,7 @@ from eagle3_assets.states.format.manifest import read_partition, write_manifest
 from eagle3_assets.states.format.part import SCHEMA_VERSION, PartSpec, file_bytes, part_name, read_record, record_path
 from eagle3_assets.states.format.state_part import StatePart
 from eagle3_assets.store import Store, commit, digest_json, is_current, manifest_path
+from eagle3_assets.tier.place import is_elsewhere
 
 
 def state_inputs(campaign: Campaign, corpus_part_digest: str, model_fingerprint: str) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def _committed(path: Path, fingerprint: str) -> StatePart | None:
         part = read_record(record_path(path))
     except StateError:
         return None
-    there = path.exists() and path.stat().st_size == part.bytes
+    there = path.stat().st_size == part.bytes if path.exists() else is_elsewhere(path, {"bytes": part.bytes, "xxh3": part.xxh3})
     return part if there and part.fingerprint == fingerprint else None
 
 

@@ -37,6 +37,8 @@ from eagle3_assets.states.format.part import read_header
 from eagle3_assets.states.format.planes import unpack_planes
 from eagle3_assets.states.format.state_part import StatePart
 from eagle3_assets.store import digest_file
+from eagle3_assets.tier.moves import fetch, used
+from eagle3_assets.tier.place import is_elsewhere
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +78,9 @@ def map_part(part: StatePart) -> dict[str, npt.NDArray[Any]]:
 
     Private and writable, because torch warns about read-only memory; no swap is reserved for it.
     """
+    if not part.path.exists() and is_elsewhere(part.path, {"bytes": part.bytes, "xxh3": part.xxh3}):
+        fetch(part.path)
+    used(part.path)
     tensors, _, data_start = read_header(part.path)
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
     fd = os.open(part.path, os.O_RDONLY)
@@ -144,6 +149,8 @@ class States:
         self.parts = manifest.read_parts()
         for part in self.parts:
             size = part.path.stat().st_size if part.path.exists() else None
+            if size is None and is_elsewhere(part.path, {"bytes": part.bytes, "xxh3": part.xxh3}):
+                continue  # fetched when a row of it is asked for
             if size != part.bytes:
                 found = "no file" if size is None else f"{size} bytes"
                 raise StateError(f"{part.path}: found {found}, expected {part.bytes} bytes; materialize hidden_states again")

@@ -35,6 +35,8 @@ _TOOL_KEYS: dict[str, tuple[str, ...]] = {
     "json": ("separator", "body_format", "body_pattern"),
 }
 _TEMPLATE_KEYS: dict[str, tuple[str, ...]] = {"kimi": ("default_system",), "jinja": ("switch",), "none": ()}
+# Where a model has habits of whitespace: the edges of its two texts, and between a text (or the end of reasoning) and a tool section
+HABIT_PLACES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail", "content_seam")
 _FORMS: dict[str, dict[str, tuple[str, ...]]] = {"tools": _TOOL_KEYS, "template": _TEMPLATE_KEYS}
 
 
@@ -104,6 +106,8 @@ def _fault(path: Path, facts: Mapping[str, Any]) -> str | None:
         lacking = [key for key in (*keys, *more.get(str(form), ())) if key not in table]
         if lacking:
             return f"{section or 'the top'} lacks {', '.join(lacking)}"
+    if not _are_habits(facts.get("habits", {})):
+        return f"[habits] expects tables of shares of whitespace, {{'\\n' = 0.9, '' = 0.1}}, at {', '.join(HABIT_PLACES)}"
     if facts["name"] != path.parent.name:
         return f"name is {facts['name']!r}, the folder's is {path.parent.name!r}"
     if facts["tokenizer"]["normalizer"] not in NORMALIZERS:
@@ -143,3 +147,14 @@ def profile_for_model(model: str | None) -> str | None:
         if any(re.search(pattern, spelling) for spelling in spellings for pattern in patterns):
             return name
     return None
+
+
+def _are_habits(value: Any) -> bool:
+    """Whether `[habits]` is {place: {run of whitespace: share}}."""
+    tables = value.items() if isinstance(value, Mapping) else [("", None)]
+    return all(
+        place in HABIT_PLACES
+        and isinstance(table, Mapping)
+        and all(not run.strip() and type(share) in (int, float) and 0 <= share <= 1 for run, share in table.items())
+        for place, table in tables
+    )

@@ -19,8 +19,11 @@ from benchmarks.foreign import cases, model, sent  # noqa: E402
 from benchmarks.foreign.habits import HABITS  # noqa: E402
 from eagle3_assets.exact.prompt_side.render import render_prompt  # noqa: E402
 from eagle3_assets.targets.tokenizer import load_profile  # noqa: E402
-from eagle3_assets_tests.conftest import shared_data  # noqa: E402
-from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs  # noqa: E402
+from eagle3_assets_tests.conftest import (  # noqa: E402
+    TOKENIZERS,
+    needs,
+    shared_data,
+)
 
 AT = sent.DAY
 

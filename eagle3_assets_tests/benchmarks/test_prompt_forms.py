@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import needs
+from eagle3_assets_tests.conftest import needs, shared_data
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # a folder of scripts, no package

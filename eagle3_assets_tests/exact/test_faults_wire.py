@@ -18,8 +18,7 @@ from eagle3_assets.targets.tokenizer import Profile, load_profile, profile_for_m
 from eagle3_assets.targets.turn_text import TurnText, parts_of
 from eagle3_assets.wire.fields import Fields, ToolCall
 from eagle3_assets.wire.parse import parse_fields
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import needs
+from eagle3_assets_tests.conftest import needs, shared_data
 from eagle3_assets_tests.exact.synthetic import Truth, truth_ids
 
 FAULTS = shared_data() / "wire" / "faults"

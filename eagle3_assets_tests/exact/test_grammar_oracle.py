@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.targets.grammar import assemble, check, split
 from eagle3_assets.targets.tokenizer import Profile, load_profile
-from eagle3_assets_tests.exact.conftest import TOKENIZERS
+from eagle3_assets_tests.conftest import TOKENIZERS
 
 # o ordinary, n the line break that parts Qwen3's calls (ordinary elsewhere), T <think>, C </think>, S Z tool section, B call, A arguments,
 # E end of call, X end of turn, u another control token

@@ -72,7 +72,7 @@ def test_no_body_stops_its_shard_or_leaks_a_wrong_row(mini: Profile, campaign: C
     profiles = learn(mini, answers)
     write_json(tmp_path / "wire_profiles.json", profiles)
     rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), answers, profiles if learned else None)
-    rows = put_out(rows, answers, rules_of(campaign, mini))  # as the asset does
+    rows = put_out(rows, answers, rules_of(campaign, campaign.dataset_named("b3_magicoder"), mini))  # as the asset does
     write_rows(tmp_path / "00.parquet", rows)
     assert [row.sample_id for row in rows] == [answer.sample_id for answer in answers]
     assert len({row.grade for row in rows}) >= 3, "damage is neither everything nor nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.targets.turn_text import TurnText, parts_of
 from eagle3_assets.wire.fields import ToolCall
 from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets_tests.conftest import needs, shared_data
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}} for name in ("f", "g")
@@ -29,11 +31,14 @@ def qwen(tokenizers: Path) -> Profile:
     return load_profile("qwen3", tokenizers)
 
 
-def rebuilt(qwen: Profile, turn: TurnText, *, with_ids: bool = False, thinking: bool = True) -> tuple[Reconstruction, Ids]:
-    """(what is made of a verbatim server's answer, the truth). Servers give calls ids of their own."""
+def rebuilt(
+    qwen: Profile, turn: TurnText, *, with_ids: bool = False, thinking: bool = True, shown: str | None = None
+) -> tuple[Reconstruction, Ids]:
+    """(what is made of a server's answer, the truth). Servers give calls ids of their own; `shown` is the content on the wire where it is not
+    the model's."""
     ids = assemble(qwen, parts_of(qwen, turn, thinking=thinking))
     prompt = render_prompt(qwen, REQUEST["messages"], TOOLS, thinking=thinking)
-    message: dict[str, Any] = {"reasoning": turn.reasoning or None, "content": turn.content}
+    message: dict[str, Any] = {"reasoning": turn.reasoning or None, "content": turn.content if shown is None else shown}
     if turn.calls:
         functions = [{"name": call.name, "arguments": call.arguments} for call in turn.calls]
         message["tool_calls"] = [{"id": f"call_{k:024x}", "type": "function", "function": f} for k, f in enumerate(functions)]
@@ -52,6 +57,35 @@ def test_a_verbatim_answer_is_rebuilt_with_its_calls(qwen: Profile, calls: tuple
     found, truth = rebuilt(qwen, TurnText("\nhm, so\n" if thinking else "", "\n\nok\n", calls), thinking=thinking)
     assert found.input_ids == truth and found.grade == "C1", found.reasons
     assert (found.residual["prompt"], found.residual["completion"]) == (0, 0)
+
+
+@pytest.mark.parametrize("content", ["ok.", "a list:", "done", ""])
+@pytest.mark.parametrize("run", ["\n\n", "\n"])
+@pytest.mark.parametrize("thinking", [True, False])
+def test_whitespace_that_a_parser_cut_off_in_front_of_a_call_is_put_back_or_left_open(
+    qwen: Profile, content: str, run: str, thinking: bool
+) -> None:
+    """`.` and `.\\n\\n` are one id each, so no count shows what was cut off."""
+    if not content and not thinking:
+        return  # nothing stands in front of such a call
+    text = ("\n\n" + content) if thinking and content else content
+    found, truth = rebuilt(qwen, TurnText("\nhm\n" if thinking else "", text + run, CALLS[:1]), thinking=thinking, shown=text)
+    assert found.grade == "C1" and truth in (found.input_ids, *found.survivors), found.reasons
+    if run == "\n\n":  # what Qwen3 writes
+        assert found.input_ids == truth
+
+
+def test_recorded_answers_with_true_ids_are_rebuilt_from_their_text(qwen: Profile) -> None:
+    path = needs(shared_data() / "wire" / "truth-qwen3.jsonl.gz")
+    wrong, sure = [], 0.0
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in rows:
+        found = reconstruct(qwen, row["request"], parse_fields(row["response_body"].encode()), None, source="openrouter")
+        sure += found.p_exact
+        if found.input_ids != (*row["truth_p"], *row["truth_g"]):
+            wrong.append((row["id"], found.p_exact))
+    assert not wrong and sure < len(rows) and len(rows) >= 48
 
 
 def test_ids_that_a_server_returned_are_believed_with_calls_and_all(qwen: Profile) -> None:

@@ -20,8 +20,7 @@ from eagle3_assets.exact.search.witnesses import Channel, stream_channels
 from eagle3_assets.targets.grammar import assemble
 from eagle3_assets.targets.tokenizer import load_profile
 from eagle3_assets.wire.parse import parse_fields
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs
+from eagle3_assets_tests.conftest import TOKENIZERS, needs, shared_data
 
 FILES = ("recorded-k2-0905.jsonl.gz", "recorded-2.jsonl.gz")
 

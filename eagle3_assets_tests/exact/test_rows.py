@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eagle3_assets.campaign import Campaign
+from eagle3_assets.campaign import Campaign, Sampling
+from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of, write_rows
 from eagle3_assets.exact.second_opinion.checker import Checker
+from eagle3_assets.review.rows.quarantine import put_out, rules_of
 from eagle3_assets.store import write_json
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.parse import parse_fields
@@ -67,6 +69,34 @@ def test_rows_survive_the_file_and_carry_what_was_sent_and_billed(mini: Profile,
     assert (row.temperature, row.top_p, row.max_tokens, row.cost_usd) == (1.0, 0.95, 77, 0.25)
     assert row.billed_completion == len(row.input_ids) - row.prompt_len and row.tokenizer_sha256 == mini.tokenizer_sha256
     assert json.loads(row.evidence)["residual"] == {"prompt": 0, "completion": 0, "reasoning": None}
+
+
+def test_a_dataset_with_its_own_sampling_is_judged_by_it(mini: Profile, campaign: Campaign) -> None:
+    """Each row is sent with its dataset's temperature and top_p; the campaign's are another dataset's."""
+    usual = campaign.dataset_named("b3_magicoder")
+    own = usual.model_copy(update={"sampling": Sampling(temperature=0.7, top_p=1.0)})
+    provider = Provider(mini)
+    sent, asked_otherwise = (
+        provider.answer(Truth(content=f"Number {k}."), source="engine", with_ids=True, model=campaign.target.model)
+        for k in range(2)
+    )
+    sent.request.update(temperature=0.7, top_p=1.0, max_tokens=64)
+    asked_otherwise.request.update(temperature=campaign.sampling.temperature, top_p=campaign.sampling.top_p, max_tokens=64)
+    answers = [sent, asked_otherwise]
+    for dataset, fitting in ((own, sent), (usual, asked_otherwise)):
+        rows = put_out(build_rows(mini, campaign, dataset, answers, None), answers, rules_of(campaign, dataset, mini))
+        assert {row.sample_id: row.grade for row in rows} == {a.sample_id: "A0" if a is fitting else "Q" for a in answers}
+        assert {reason for row in rows for reason in row.reasons} == {"sampling"}
+
+
+def test_wire_profiles_of_another_target_are_refused(mini: Profile, campaign: Campaign) -> None:
+    provider = Provider(mini)
+    answers = [provider.answer(Truth(content=text)) for text in sentences(mini, 12, neutral=None)]
+    learned, dataset = learn(mini, answers), campaign.dataset_named("b3_magicoder")
+    assert len(build_rows(mini, campaign, dataset, answers, learned)) == len(answers)
+    for other in ({"profile": "kimi-k2.5"}, {"tokenizer_sha256": "0" * 64}, {"profile": None}):
+        with pytest.raises(ExactError, match="learn it again"):
+            build_rows(mini, campaign, dataset, answers, {**learned, **other})
 
 
 def test_imports_measure_canonicity_and_never_assume_it(mini: Profile, campaign: Campaign) -> None:

@@ -162,7 +162,7 @@ def test_nulls_and_prices_of_both_kinds_are_preferences_like_any_other(make_stan
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("step", ["generation.render_prompt", "source.prompt_key"])
+@pytest.mark.parametrize("step", ["truth.generation.render_prompt", "answers.source.prompt_key"])
 def test_a_request_that_a_template_cannot_write_is_refused_by_the_provider_and_leaves_nothing_behind(
     step: str, make_standin: MakeStandin, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from eagle3_assets.targets.grammar import CallParts, assemble, check, split
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.targets.turn_text import TurnText, parts_of, read_call, texts_of
 from eagle3_assets.wire.fields import ToolCall
-from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs
+from eagle3_assets_tests.conftest import TOKENIZERS, needs
 
 MARKERS = ["<think>", "</think>", "<|im_end|>", "<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>", "<tool_call>", "</tool_call>",
            "[EOS]", "<|reserved_token_163600|>", "</thin", "<|"]  # fmt: skip

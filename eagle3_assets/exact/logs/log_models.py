@@ -1,7 +1,7 @@
-"""Which model answered a logged request, and so which tokenizer profile and which wire profile a row may be read with.
+"""Which model answered a logged request, and so which tokenizer profile a row may be read with.
 
 Belongs here: comparing names, choosing, the words for a refusal. Does not belong here: names themselves (`model_names.py`), profiles
-(`profile_facts.py`).
+(`profile_facts.py`), which wire profile fits a tokenizer (`wire_profiles.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from eagle3_assets.model_names import is_same_model, plain_name
 from eagle3_assets.targets.profile_facts import profile_facts, profile_for_model, profile_names
-from eagle3_assets.targets.tokenizer import Profile
 
 ROUTERS = {"auto"}  # openrouter/auto names no model: whatever answered was asked for
 
@@ -58,13 +57,3 @@ def _shown(pattern: str) -> str:
 
 def _name(value: Any, aliases: Mapping[str, str]) -> str | None:
     return aliases.get(value, value) if isinstance(value, str) and value.strip() else None
-
-
-def wire_profile_fault(wire_profile: Mapping[str, Any], profile: Profile) -> str | None:
-    """Why habits that were learned with one tokenizer say nothing about rows of another one; None where they were learned with this."""
-    name, sha256 = wire_profile.get("profile"), wire_profile.get("tokenizer_sha256")
-    if name != profile.name:
-        return f"the wire profile was learned for {name}, not for {profile.name}"
-    if sha256 != profile.tokenizer_sha256:
-        return f"the wire profile was learned with other tokenizer files ({str(sha256)[:12]}…, these are {profile.tokenizer_sha256[:12]}…)"
-    return None

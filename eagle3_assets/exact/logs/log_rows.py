@@ -16,8 +16,8 @@ import orjson
 
 from eagle3_assets.exact.logs import LoggedExchange, read_record
 from eagle3_assets.exact.logs.batches import BatchRequests
-from eagle3_assets.exact.logs.log_models import ModelChoice, choose_profile, wire_profile_fault
-from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of
+from eagle3_assets.exact.logs.log_models import ModelChoice, choose_profile
+from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of, wire_profile_fault
 from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields

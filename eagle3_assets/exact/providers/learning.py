@@ -4,7 +4,7 @@ Belongs here: the score of every reading, deciding between them, change points. 
 order of providers (`wire_profiles.py`), prompts (`prompt_learning.py`), single rows (`selection.py`).
 
 Score. Under a reading each answer has a probability: that its bill is met (a right reading misses 1 %, and one that is not
-canonical: 1 - e^(-lambda n)), that the reading could have made this text (0.2 % odd cases), and, where a habit is known, that the
+canonical shows it besides), that the reading could have made this text (0.2 % odd cases), and, where a habit is known, that the
 model would have written what the reading says it wrote (at most 20:1). Readings are ranked by the sum of the logs.
 
 Decision. A rival is ruled out when it is MARGIN_NATS behind *without the answer that speaks loudest against it*: so no answer's
@@ -28,11 +28,10 @@ import numpy.typing as npt
 
 from eagle3_assets.exact.providers.predictive import clears, contradiction, strange_run
 from eagle3_assets.exact.providers.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Possible, Space, joins_at, run_of
-from eagle3_assets.exact.search.deviations import odd_share
-from eagle3_assets.exact.search.edges import EDGES, Mechanism
-from eagle3_assets.exact.search.habits import TAKEN, Habit, Habits, seldom
+from eagle3_assets.exact.search.edges import EDGES, PLACES, SEAM, Mechanism, place_of
+from eagle3_assets.exact.search.habits import Habit, Habits, Spelling, no_habits, seldom
 from eagle3_assets.exact.search.observations import ARGUMENTS, LOW, SPAN, Arguments, Floats, Observation, field_table, size_table
-from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, field_runs
+from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, Rule, field_runs
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
 MISSES_BILL, ODD_TEXT, STRAY_BILL = 0.01, 0.002, 0.1
@@ -99,8 +98,8 @@ def turn_of(row: Observation) -> Turn:
 
 
 # ---------------------------------------------------------------------------------------------------- scores
-def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], rate: float, rho: int | None) -> Floats:
-    """Log-probabilities [rows, readings]. `rate` is lambda per token; `rho` the convention of reasoning counts, if known."""
+def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit], spelling: Spelling, rho: int | None) -> Floats:
+    """Log-probabilities [rows, readings]. `spelling`: how often the model is not canonical; `rho` the convention of reasoning counts, if known."""
     left, right = space.pairs
     one, other, sizes = field_table(rows, "reasoning", left), field_table(rows, "content", right), size_table(rows)
     could = (one.sum(axis=2) > 0)[:, :, None] & (other.sum(axis=2) > 0)[:, None, :]
@@ -124,9 +123,11 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
                 0.0,
             )
             fits[:, :, :, s, b] = np.einsum("npd,nde,nqe->npq", one, share.astype(np.float32), other, optimize=True)
-    miss = np.array([expected_miss(row, rate) for row in rows], dtype=np.float32)
-    miss = miss[:, None, None, None, None]
-    chance = (1 - miss) * fits + miss * STRAY_BILL
+    odd = np.array([spelling.odd(row.drawn, row.billed) for row in rows], dtype=np.float32)[:, None, None, None, None]
+    same, more, two = (float(spelling.changes.get(change, 0.0)) for change in (0, 1, 2))
+    one_more = _one_more(fits, ended)
+    met = (1 - odd * (1 - same)) * fits + odd * (more * one_more + two * _one_more(one_more, ended))
+    chance = (1 - MISSES_BILL) * (met + odd * (1 - same - more - two) * STRAY_BILL) + MISSES_BILL * STRAY_BILL
     chance = np.where(could[:, :, :, None, None], chance, ODD_TEXT * STRAY_BILL)
     out = np.log(np.maximum(chance, 1e-9))
     out += (_habit_nats(rows, left, "reasoning", habits)[:, :, None] + _habit_nats(rows, right, "content", habits)[:, None, :])[
@@ -135,9 +136,21 @@ def scores(rows: Sequence[Observation], space: Space, habits: Mapping[str, Habit
     return np.asarray(out.reshape(len(rows), -1), dtype=np.float32)
 
 
-def expected_miss(row: Observation, rate: float) -> float:
+def _one_more(fits: Floats, ended: Ints) -> Floats:
+    """[rows, …, RULES]: the probability that a bill is one more than what is counted, as most of those are that are not canonical: what the
+    rule that counts one more says of it."""
+    out = np.zeros_like(fits)
+    for b, rule in enumerate(RULES):
+        for end in (False, True):
+            after = Rule(True, rule.constant(end) + 1)
+            if after in RULES:
+                out[ended == end, ..., b] = fits[ended == end, ..., RULES.index(after)]
+    return out
+
+
+def expected_miss(row: Observation, spelling: Spelling) -> float:
     """How often a right reading misses the bill of such an answer."""
-    return MISSES_BILL + (1 - MISSES_BILL) * odd_share(rate, row.billed)
+    return MISSES_BILL + (1 - MISSES_BILL) * spelling.misses(row.drawn, row.billed)
 
 
 def _hold_against_reasoning(rows: Sequence[Observation], table: Floats, rho: int) -> None:
@@ -158,20 +171,19 @@ def _habit_nats(
     table."""
     out = np.zeros((len(rows), len(pairs)), dtype=np.float32)
     for side, edge in enumerate((f"{name}_lead", f"{name}_trail")):
-        habit = habits[edge]
         memory: dict[tuple[str, Mechanism, bool], float] = {}
         for i, row in enumerate(rows):
             run = run_of(row, edge)
             if run is None or (side and row.truncated):
                 continue
-            joins = joins_at(row, edge)
+            joins, place = joins_at(row, edge), place_of(edge, row.section)
             for j, pair in enumerate(pairs):
                 mechanism = pair[side]
-                if mechanism.kind != "strip":  # whose table holds every run that the model writes
+                if mechanism.kind == "trim" or not mechanism.hides(joins):  # else its table holds every run that the model writes
                     key = (run, mechanism, joins)
                     if key not in memory:
                         runs = mechanism.runs(run, lead=not side, joins=joins)
-                        memory[key] = math.log(seldom(habit, edge, [found for found, _ in runs])) if runs else 0.0
+                        memory[key] = math.log(seldom(habits[place], place, [found for found, _ in runs])) if runs else 0.0
                     out[i, j] += memory[key]
     return out
 
@@ -207,7 +219,7 @@ def decide(
     space: Space,
     habits: Mapping[str, Habit],
     table: Floats,
-    rate: float,
+    spelling: Spelling,
     *,
     seen: Mapping[str, Collection[str]] | None = None,
 ) -> Decision:
@@ -219,7 +231,7 @@ def decide(
     turns = np.array([row.section for row in rows], dtype=bool)
     may = possible(rows)
     if 0 < turns.sum() < len(rows) and _disagree(space, table, turns, may):
-        return _apart(rows, space, habits, table, rate, turns, seen=seen)
+        return _apart(rows, space, habits, table, spelling, turns, seen=seen)
     totals = _totals(space, table, turns, may)
     top = int(totals.argmax())
     winner, arguments = space.reading(top)
@@ -233,7 +245,7 @@ def decide(
     verdicts: dict[Turn, Verdict] = {}
     parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
     missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
-    expected = {turn: [expected_miss(rows[k], rate) for k in part] for turn, part in parts.items()}
+    expected = {turn: [expected_miss(rows[k], spelling) for k in part] for turn, part in parts.items()}
     against = {turn: contradiction([rows[k] for k in parts[turn]], missed[turn], expected[turn]) for turn in TURNS}
     for turn, other in (TURNS, TURNS[::-1]):
         mine = [rows[k] for k in parts[turn]]
@@ -273,17 +285,28 @@ def _objection(
         return f"too few answers of this kind ({len(rows)}, at least {fewest})"
     if fits < EXPLAINS * (len(rows) - sum(expected)):
         return f"no reading fits the bills: the best, {winner.name}, {fits} of {len(rows)}"
-    return _invention(rows, winner, habits, seen) or _strangeness(rows, winner, habits)
+    return _invention(rows, winner, expected, habits, seen) or _strangeness(rows, winner, habits)
 
 
 def _strangeness(rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit]) -> str | None:
     """An edge where the winner says that the model wrote what, by its known habit, it hardly ever writes."""
-    for k, edge in enumerate(EDGES):
-        if habits[edge].known and winner.edges[k].kind not in TAKEN:
-            found = strange_run(edge, _shown_runs(rows, edge, winner.edges[k]), habits[edge])
+    for place, shown in model_runs_at(rows, winner).items():
+        if habits[place].known:
+            found = strange_run(place, shown, habits[place])
             if found is not None:
                 return f"{winner.name}: {found}"
     return None
+
+
+def model_runs_at(rows: Sequence[Observation], reading: Reading) -> dict[str, list[str]]:
+    """{place: what a reading says the model wrote there, where it does not hide it}"""
+    out: dict[str, list[str]] = {}
+    for edge, mechanism in zip(EDGES, reading.edges, strict=True):
+        for calls in (False, True):
+            part = [row for row in rows if row.section == calls]
+            if not any(mechanism.hides(joins_at(row, edge)) for row in part):
+                out.setdefault(place_of(edge, calls), []).extend(_shown_runs(part, edge, mechanism))
+    return out
 
 
 def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) -> list[str]:
@@ -299,22 +322,33 @@ def _shown_runs(rows: Sequence[Observation], edge: str, mechanism: Mechanism) ->
 
 
 def _invention(
-    rows: Sequence[Observation], winner: Reading, habits: Mapping[str, Habit], seen: Mapping[str, Collection[str]]
+    rows: Sequence[Observation],
+    winner: Reading,
+    expected: Sequence[float],
+    habits: Mapping[str, Habit],
+    seen: Mapping[str, Collection[str]],
 ) -> str | None:
     """Whitespace that the winner says was taken away, where nothing shows that the model ever writes it: neither a known habit nor another
-    provider's text."""
-    runs = [max(found, key=lambda item: item[1])[0] for row in rows if (found := explanations(row, winner))]
-    for k, edge in enumerate(EDGES):
-        if winner.edges[k].kind not in TAKEN:
+    provider's text. A bill that is likelier missed (`expected`: how often) than met so puts in nothing."""
+    ways = [_ways_to_bill(row, winner) for row in rows]
+    runs = [
+        max(found, key=lambda item: item[1])[0] if sum(weight for _, weight in found) > miss else None
+        for found, miss in zip(ways, expected, strict=True)
+    ]
+    for place in PLACES:
+        edge = "content_trail" if place == SEAM else place
+        k = EDGES.index(edge)
+        here = [(row, found) for row, found in zip(rows, runs, strict=True) if place_of(edge, row.section) == place]
+        if not any(winner.edges[k].hides(joins_at(row, edge)) for row, _ in here):
             continue
-        habit = habits[edge]
-        told = Counter(run for row_runs in runs if (run := row_runs[k]))
+        habit = habits[place]
+        told = Counter(run for _, found in here if found and (run := found[k]))
         if not told or (not habit.known and dict(winner.edges[k].model).get(" ", 0.0) >= ALWAYS):
             continue  # one space: what it costs depends on the text behind it, and no constant in a bill does
         run, count = told.most_common(1)[0]
-        usual = habit.share(run) * len(rows) if habit.known else 0.0
+        usual = habit.share(run) * len(here) if habit.known else 0.0
         if count > INVENTED * len(rows) and count > FEW_OF_A_KIND + 4 * usual and (habit.known or run not in seen.get(edge, ())):
-            return f"{winner.name} puts {run!r} at the {edge.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
+            return f"{winner.name} puts {run!r} at the {place.replace('_', ' ')} of {count} of {len(rows)} answers, and nobody shows such a one"
     return None
 
 
@@ -349,7 +383,7 @@ def _apart(
     space: Space,
     habits: Mapping[str, Habit],
     table: Floats,
-    rate: float,
+    spelling: Spelling,
     turns: npt.NDArray[np.bool_],
     *,
     seen: Mapping[str, Collection[str]] | None,
@@ -358,7 +392,7 @@ def _apart(
     differences: list[Mapping[int, float]] = [{}] * len(rows)
     for part in (np.flatnonzero(~turns), np.flatnonzero(turns)):
         mine = [rows[k] for k in part.tolist()]
-        found = decide(mine, space, habits, table[part], rate, seen=seen)
+        found = decide(mine, space, habits, table[part], spelling, seen=seen)
         verdicts |= found.verdicts
         for k, difference in zip(part.tolist(), found.differences, strict=True):
             differences[k] = difference
@@ -384,24 +418,24 @@ def _kept(
 
 def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, Habit]) -> Reading:
     """The reading with its shares of taken whitespace as the answers' bills have them, where the model's habit is not known."""
-    if all(
-        mechanism.kind in ("keep", "join") or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)
-    ):
+    if all(not mechanism.model or habits[edge].known for edge, mechanism in zip(EDGES, reading.edges, strict=True)):
         return reading
     for _ in range(3):
         counts: list[dict[str, float]] = [{}, {}, {}, {}]
         for row in rows:
             for runs, weight in explanations(row, reading):
                 for edge, run in enumerate(runs):
+                    if row.section and reading.edges[edge].seam:
+                        continue  # its table is another one, and known
                     counts[edge][run] = counts[edge].get(run, 0.0) + weight
         edges = []
         for edge, mechanism in enumerate(reading.edges):
-            if mechanism.kind in ("keep", "join") or habits[EDGES[edge]].known:
+            if not mechanism.model or habits[EDGES[edge]].known:
                 edges.append(mechanism)
                 continue
             weights = {run: counts[edge].get(run, 0.0) + 0.1 for run, _ in mechanism.model}
             total = sum(weights.values())
-            edges.append(Mechanism(mechanism.kind, tuple((run, weight / total) for run, weight in weights.items())))
+            edges.append(replace(mechanism, model=tuple((run, weight / total) for run, weight in weights.items())))
         a, b, c, d = edges
         reading = replace(reading, edges=(a, b, c, d))
     return reading
@@ -410,17 +444,22 @@ def _fitted(rows: Sequence[Observation], reading: Reading, habits: Mapping[str, 
 def explanations(row: Observation, reading: Reading) -> list[tuple[tuple[str, str, str, str], float]]:
     """The runs at the four edges that meet the bill, with their probabilities; nothing where none does, or where nothing was
     taken."""
+    found = _ways_to_bill(row, reading)
+    total = sum(weight for _, weight in found)
+    return [(runs, weight / total) for runs, weight in found] if total else []
+
+
+def _ways_to_bill(row: Observation, reading: Reading) -> list[tuple[tuple[str, str, str, str], float]]:
+    """The same with the weight that each has before the bill is looked at."""
     a, b, c, d = reading.edges
     rest = row.billed - reading.billing.rule(row.section).constant(row.ended) - next(iter(row.sizes[0]))
     cut = row.truncated and not row.section
-    found = [
+    return [
         ((*r, *t), p * q)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text)
-        for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut)
+        for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut, behind_marker=row.closed)
         if row.reasoning.count(*r) + row.content.count(*t) == rest
     ]
-    total = sum(weight for _, weight in found)
-    return [(runs, weight / total) for runs, weight in found] if total else []
 
 
 def _held_out(
@@ -455,7 +494,7 @@ def _differences(row: Observation, chosen: Sequence[tuple[Reading, Arguments, fl
         a, b, c, d = reading.edges
         rest = row.billed - reading.billing.rule(row.section).constant(row.ended)
         for r, p in field_runs(row.reasoning, a, b, joins_trail=row.closed or row.section, cut=cut and not row.content.text):
-            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut):
+            for t, q in field_runs(row.content, c, d, joins_trail=row.section, cut=cut, behind_marker=row.closed):
                 left = rest - row.reasoning.count(*r) - row.content.count(*t)
                 for size, share in row.sizes[ARGUMENTS.index(arguments)].items():
                     out[left - size] = out.get(left - size, 0.0) + weight * p * q * share
@@ -538,9 +577,8 @@ def change_point(rows: Sequence[Observation], space: Space, table: Floats) -> in
 
 def model_runs(rows: Sequence[Observation], verdict: Verdict) -> Habits:
     """What decided turns show of the model's habits: the runs at edges that its mechanism does not hide."""
-    out: Habits = {edge: Habit() for edge in EDGES}
-    for edge, mechanism in zip(EDGES, verdict.best.edges, strict=True):
-        if mechanism.kind not in TAKEN:
-            for run in _shown_runs(rows, edge, mechanism):
-                out[edge].add(run)
+    out = no_habits()
+    for place, runs in model_runs_at(rows, verdict.best).items():
+        for run in runs:
+            out[place].add(run)
     return out

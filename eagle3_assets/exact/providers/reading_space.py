@@ -7,19 +7,19 @@ belong here: scores and decisions (`learning.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from eagle3_assets.exact.search.edges import BREAKS, EDGES, JOIN, KEEP, RUNS, Mechanism
-from eagle3_assets.exact.search.habits import Habit
+from eagle3_assets.exact.search.habits import Habit, seam_table
 from eagle3_assets.exact.search.observations import ARGUMENTS, Arguments, Floats, Observation
 from eagle3_assets.exact.search.readings import RULES, UNKNOWN_TRAIL, Billing, Reading, Rule
 
 DECIDING_ROWS = 8
 # Nats that a reading costs before any answer speaks: of equal ones the simplest is taken
-COSTS = {"keep": 0.0, "join": 0.5, "strip": 1.0, "trim": 2.0}
+COSTS = {"keep": 0.0, "join": 0.5, "strip": 1.0, "trim": 2.0, "seam": 1.0}
 RULE_COSTS: Mapping[Rule, float] = dict(zip(RULES, (0.0, 1.0, 2.0, 2.5, 4.0, 4.0), strict=True))
 SPLIT_COST = 1.5  # texts and calls are billed by two rules: 4 of some 16 recorded endpoints
 ANEW_COST, OFF_PATH_COST = 3.0, 2.5
@@ -98,10 +98,14 @@ def _cost(mechanism: Mechanism) -> float:
 
 def space_of(rows: Sequence[Observation], habits: Mapping[str, Habit], *, one_provider: bool = True) -> Space:
     """The mechanisms that these answers do not contradict. `one_provider` False: it may have changed among them."""
-    return Space(tuple(tuple(_mechanisms(rows, edge, habits[edge], one_provider)) for edge in EDGES))
+    seam = seam_table(habits)
+    at = {edge: seam if edge == "content_trail" else () for edge in EDGES}
+    return Space(tuple(tuple(_mechanisms(rows, edge, habits[edge], at[edge], one_provider)) for edge in EDGES))
 
 
-def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit, one_provider: bool) -> list[Mechanism]:
+def _mechanisms(
+    rows: Sequence[Observation], edge: str, habit: Habit, seam: tuple[tuple[str, float], ...], one_provider: bool
+) -> list[Mechanism]:
     lead = edge.endswith("lead")
     tried = [KEEP, JOIN]
     if habit.known:
@@ -109,6 +113,8 @@ def _mechanisms(rows: Sequence[Observation], edge: str, habit: Habit, one_provid
     else:
         tried += [Mechanism("strip", model) for model in ((SPACE, MIXED, BREAK) if lead else (UNKNOWN_TRAIL, BREAK))]
         tried.append(Mechanism("trim", TRIMMED if lead else TRIMMED_TRAIL))
+    if seam:
+        tried = [replace(m, seam=seam) if m.model else m for m in tried] + [Mechanism("seam", seam=seam)]
     shown = [(run, joins_at(row, edge)) for row in rows if (run := run_of(row, edge)) is not None]
     # two spaces in front, or one behind, in most answers: one was joined on (contract 4.3 #1); no model ends its texts in a space
     marked = [run for run, joins in shown if joins]

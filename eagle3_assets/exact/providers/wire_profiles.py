@@ -8,10 +8,11 @@ Order. Rows with ids say what the model does (habits at edges, how often it is n
 its bills and these habits; what decided providers show is added to the habits, and the undecided are tried again. A provider's
 whole answers and its streams go through different parsers and are learned apart; in each, change points cut windows.
 
-Schema (version 3):
-    version, profile, tokenizer_sha256, rule {…}, model {edge: {fields, with, known, share, runs}, sampling {lambda_per_token,
-    count_neutral, changes {tokens more: share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed,
-    sorted_keys (share of calls whose keys the model sorts by itself)}},
+Schema (version 5):
+    version, profile, tokenizer_sha256, rule {…}, model {place: {fields, with, known, share, runs}, sampling {canonicality {strata
+    [{temperature, top_p (buckets), kind, ids, regions}] …}, lambda_per_token, count_neutral (both for readers), changes {tokens more:
+    share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, sorted_keys (share of calls whose keys the
+    model sorts by itself)}},
     providers {name: the summary of its largest latest window + windows [window …]}
     window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of
     the answers chose), decided, why,
@@ -38,12 +39,20 @@ from eagle3_assets.exact.search.deviations import (
     Deviations,
     Kind,
     damage_of,
-    odd_share,
     same_count,
 )
-from eagle3_assets.exact.search.edges import EDGES
+from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
-from eagle3_assets.exact.search.habits import Habits, Sampling, learn_from_ids, no_habits, prior_habits, together
+from eagle3_assets.exact.search.habits import (
+    Habits,
+    Sampling,
+    Spelling,
+    known_or,
+    learn_from_ids,
+    no_habits,
+    prior_habits,
+    together,
+)
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.search.readings import reading_of
@@ -52,7 +61,7 @@ from eagle3_assets.wire.fields import storable
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
-VERSION = 4
+VERSION = 5
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
@@ -105,7 +114,19 @@ def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str
     windows = [
         {**w, "turns": {turn: _parsed(told) for turn, told in (w.get("turns") or {}).items()}} for w in entry.get("windows") or ()
     ]
-    return {**entry, "windows": windows, "version": whole.get("version"), "model": whole.get("model") or {}}
+    model = whole.get("model") or {}
+    spelling = Spelling.of(model.get("sampling") or {})
+    return {**entry, "windows": windows, "version": whole.get("version"), "model": model, "spelling": spelling}
+
+
+def wire_profile_fault(wire_profile: Mapping[str, Any], profile: Profile) -> str | None:
+    """Why habits that were learned with one tokenizer say nothing about rows of another one; None where they were learned with this."""
+    name, sha256 = wire_profile.get("profile"), wire_profile.get("tokenizer_sha256")
+    if name != profile.name:
+        return f"the wire profile was learned for {name or 'a model that it does not name'}, not for {profile.name}"
+    if sha256 != profile.tokenizer_sha256:
+        return f"the wire profile was learned with other tokenizer files ({str(sha256)[:12]}…, these are {profile.tokenizer_sha256[:12]}…)"
+    return None
 
 
 def _parsed(turn: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +149,8 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             if sampling.rows < MAX_ID_ROWS:
                 cut = fields.finish_reason == "length"
                 thinks = thinks_in(profile, answer.request, fields.output_ids, truncated=cut, default=thinking)
-                learn_from_ids(profile, fields, thinks, of_ids, sampling, count_calls(answer.request.get("messages") or []))
+                prior = count_calls(answer.request.get("messages") or [])
+                learn_from_ids(profile, answer.request, fields, thinks, of_ids, sampling, prior)
             continue
         key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("stream")))
         mark = int.from_bytes(hashlib.sha256(f"{answer.sample_id}:{answer.turn}".encode("utf-8", "replace")).digest()[:4], "big")
@@ -154,7 +176,7 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             "odd_text": learning.ODD_TEXT,
             "explains": learning.EXPLAINS,
         },
-        "model": {**{edge: habits[edge].as_json(edge) for edge in EDGES}, "sampling": rates},
+        "model": {**{place: habits[place].as_json(place) for place in PLACES}, "sampling": rates},
         "providers": {name: _provider_json(found, rates) for name, found in sorted(_by_name(windows).items())},
     }
 
@@ -164,16 +186,16 @@ def _decide_all(
 ) -> tuple[list[Window], Habits]:
     """Windows of all providers, and the habits with what decided ones show. Two rounds: the second knows what the first
     showed."""
-    rate = float(sampling.rates()["lambda_per_token"])
+    spelling, _ = sampling.spelling()
     windows: list[Window] = []
     shown: dict[Key, Habits] = {}
     runs = {key: _runs_seen(rows) for key, rows in observed.items()}
     for _ in range(2):
         windows, before = [], dict(shown)
         for key, rows in sorted(observed.items()):
-            habits = together(prior, of_ids, *(habit for other, habit in before.items() if other != key))
+            habits = known_or(together(of_ids, *(habit for other, habit in before.items() if other != key)), prior)
             seen = {edge: {run for other, told in runs.items() if other[0] != key[0] for run in told[edge]} for edge in EDGES}
-            found = [_decide(Window(key, part), habits, rate, seen) for part in _cut(rows, habits, rate)]
+            found = [_decide(Window(key, part), habits, spelling, seen) for part in _cut(rows, habits, spelling)]
             windows += found
             clear = [learning.model_runs(*told) for window in found for told in _decided_turns(window)]
             if clear:
@@ -199,29 +221,29 @@ def _decided_turns(window: Window) -> Iterator[tuple[list[Observation], Verdict]
             yield [row for row in window.rows if turn_of(row) == turn], verdict
 
 
-def _cut(rows: list[Observation], habits: Habits, rate: float) -> list[list[Observation]]:
+def _cut(rows: list[Observation], habits: Habits, spelling: Spelling) -> list[list[Observation]]:
     """The answers between changes; one part where times are not known."""
     if len({row.at for row in rows}) < 2 * learning.SHORTEST_WINDOW:
         return [rows]
     space = reading_space.space_of(rows, habits, one_provider=False)
-    at = learning.change_point(rows, space, learning.scores(rows, space, habits, rate, None))
+    at = learning.change_point(rows, space, learning.scores(rows, space, habits, spelling, None))
     at = prompt_learning.change_point(rows) if at is None else at
     if at is None:
         return [rows]
-    return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, rate)]
+    return [part for piece in (rows[:at], rows[at:]) for part in _cut(piece, habits, spelling)]
 
 
-def _decide(window: Window, habits: Habits, rate: float, seen: Mapping[str, set[str]]) -> Window:
+def _decide(window: Window, habits: Habits, spelling: Spelling, seen: Mapping[str, set[str]]) -> Window:
     """Decide a window; where its reasoning counts follow a convention, once more with them. A provider whose bills nothing explains may
     bill reasoning apart (maple#824: completion_tokens without reasoning_tokens)."""
     space = reading_space.space_of(window.rows, habits)
 
     def decided(rows: list[Observation]) -> tuple[Decision, int | None]:
-        found = learning.decide(rows, space, habits, learning.scores(rows, space, habits, rate, None), rate, seen=seen)
+        found = learning.decide(rows, space, habits, learning.scores(rows, space, habits, spelling, None), spelling, seen=seen)
         rho = _reasoning_convention(rows, found)
         if rho is not None:
-            table = learning.scores(rows, space, habits, rate, rho)
-            found = learning.decide(rows, space, habits, table, rate, seen=seen)
+            table = learning.scores(rows, space, habits, spelling, rho)
+            found = learning.decide(rows, space, habits, table, spelling, seen=seen)
         return found, rho
 
     window.decision, window.rho = decided(window.rows)
@@ -352,11 +374,10 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
 def _damage(rows: Sequence[Observation], decision: Decision, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
     """{kind of row: share that was damaged on the way}, from the bills that the readings miss beyond what is not canonical. What all
     rows say is where each kind starts from."""
-    rate = float(rates["lambda_per_token"])
-    changes = {int(change): float(share) for change, share in rates["changes"].items()}
+    spelling = Spelling.of(rates)
     seen: dict[Kind, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
     for row, differences in zip(rows, decision.differences, strict=True):
-        given = Deviations(odd_share(rate, row.billed), 0.0, same_count(row.kind, sorts=sorts), changes)
+        given = Deviations(spelling.odd(row.drawn, row.billed), 0.0, same_count(row.kind, sorts=sorts), spelling.changes)
         odd = sum(share * given.met(by) for by, share in differences.items())
         damaged = sum(share * given.hits(by) for by, share in differences.items())
         contradicted = (1 - min(sum(differences.values()), 1.0)) * given.hits(1)

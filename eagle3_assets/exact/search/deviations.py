@@ -1,9 +1,9 @@
 """What may stand behind a bill beside the readings: answers that are not canonical, and texts that were changed on the way.
 
 Belongs here: how likely each is and how far it moves a count, so that "none of these" can be weighed against what fits. Does not belong
-here: the readings (`readings.py`), posteriors of rows (`selection.py`), measuring the rates (`habits.py`, `learning.py`).
+here: the readings (`readings.py`), posteriors of rows (`selection.py`), measuring the rates (`canonicality.py`, `habits.py`, `learning.py`).
 
-An answer of n ids is not canonical with probability 1 - e^(-lambda n) (exactness.md 3.5); its ids are then more than the encoder's by
+An answer is not canonical the likelier the longer it is (exactness.md 3.5, `canonicality.py`); its ids are then more than the encoder's by
 some change (measured on rows with ids; before any speak: section 4(i), 16 of 22 places one more, 5 equal, 1 less). A damaged text
 (characters lost, arguments written anew in another order or spelling) may be off by anything; how often its count stays what it was
 depends on what was damaged.
@@ -11,7 +11,6 @@ depends on what was damaged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -30,22 +29,26 @@ PRIOR_DAMAGE, PRIOR_DAMAGE_ROWS = 0.01, 10.0
 # values left out, up to 40 %: benchmarks/foreign_worlds); with sorted keys 46.5 % (exactness.md 2b)
 SAME_COUNT: Mapping[Kind, float] = {"text": 0.25, "calls": 0.15, "keys": 0.2}
 SAME_COUNT_SORTED = 0.465
+# Of answers that were cut inside a character, by how many ids the bill has more than the text: the first bytes of it, which servers leave out
+CUT_CHANGES: Mapping[int, float] = {1: 0.6, 2: 0.3, 3: 0.1}
+CUT_INSIDE = 1e-3  # how often one is cut so whose text has had no character of several ids so far
 SORTED_ROWS = 50.0  # what the model's own order of keys, seen at other providers, weighs at one that sorts them
 
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
     """Rates for one row: `odd` P(not canonical), `damaged` P(changed on the way), `same` the share of damaged rows of equal count;
-    `changes` the share of each change of count among answers that are not canonical."""
+    `changes` the share of each change of count among answers that are not canonical; `cut` P(cut by length inside a character)."""
 
     odd: float
     damaged: float
     same: float
     changes: Mapping[int, float]
+    cut: float = 0.0
 
     @property
     def neither(self) -> float:
-        return max((1 - self.odd) * (1 - self.damaged), 0.05)
+        return max((1 - self.odd) * (1 - self.damaged) * (1 - self.cut), 0.05)
 
     @property
     def unseen(self) -> float:
@@ -54,16 +57,12 @@ class Deviations:
 
     def met(self, difference: int) -> float:
         """P(deviates, and so meets a bill that is `difference` more than the reading's count)."""
-        return self.odd * self.changes.get(difference, FAR) + self.damaged * self.hits(difference)
+        met = self.odd * self.changes.get(difference, FAR) + self.damaged * self.hits(difference)
+        return met + self.cut * CUT_CHANGES.get(difference, 0.0)
 
     def hits(self, difference: int) -> float:
         """P(a damaged row's bill is `difference` more than the count of the text that came)."""
         return self.same if difference == 0 else (1 - self.same) * 0.5 * 0.5 ** min(abs(difference), 12)
-
-
-def odd_share(rate: float, tokens: int) -> float:
-    """P(an answer of so many tokens is not canonical) at `rate` a token."""
-    return -math.expm1(-rate * tokens)
 
 
 def shares_of_changes(counted: Mapping[int, int]) -> dict[int, float]:

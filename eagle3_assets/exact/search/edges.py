@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_assets.targets.grammar import Ids
+from eagle3_assets.targets.profile_facts import HABIT_PLACES
 from eagle3_assets.targets.tokenizer import Profile
 
-EDGES = ("reasoning_lead", "reasoning_trail", "content_lead", "content_trail")
+PLACES = HABIT_PLACES  # where a model has a habit: the edges, and the seam
+EDGES = PLACES[:4]
 LEADS = ("reasoning_lead", "content_lead")
+# Between a text (or the end of reasoning) and a tool section. What a model writes there is a habit of its own: Qwen3 ends no answer with a
+# line break and puts two in front of every call, Kimi none; some parsers return them, some cut them off.
+SEAM = PLACES[4]
 # What a server does at an edge:
 #   keep   nothing
 #   join   one space joined to the marker there (vllm#33457; contract 4.3 #1)
 #   strip  all whitespace taken away (SGLang before #24251), a space that was joined before included
 #   trim   line breaks taken away (exactness.md 2b, "lstrip newlines")
-MECHANISMS = ("keep", "join", "strip", "trim")
+#   seam   at the back of content: whitespace taken away in front of calls alone (parsers that cut the text where a call begins)
+MECHANISMS = ("keep", "join", "strip", "trim", "seam")
 # The runs that a model may have written where a server has taken them away (exactness.md 2b)
 RUNS = ("", " ", "\n", "\n\n")
 BREAKS = ("", "\n", "\n\n")
@@ -32,10 +38,12 @@ BREAKS = ("", "\n", "\n\n")
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """One mechanism at one edge. `model`: where whitespace is taken away, the share of each run that the model writes there."""
+    """One mechanism at one edge. `model`: where whitespace is taken away, the share of each run that the model writes there;
+    `seam`: the same in front of a tool section, where that is known to be another habit (at the back of content only)."""
 
     kind: str
     model: tuple[tuple[str, float], ...] = ()
+    seam: tuple[tuple[str, float], ...] = ()
 
     def runs(self, run: str, *, lead: bool, joins: bool) -> tuple[tuple[str, float], ...]:
         """(the model's run, its share) for each run that can stand behind the wire's; () where the wire contradicts the
@@ -46,14 +54,27 @@ class Mechanism:
             if not (run.startswith(" ") if lead else run.endswith(" ")):
                 return ()
             return ((run[1:] if lead else run[:-1], 1.0),)
-        if self.kind == "strip":
-            return self.model if not run else ()
+        if self.kind == "seam" and not joins:
+            return ((run, 1.0),)
+        model = self.seam if joins and self.seam else self.model
+        if self.kind in ("strip", "seam"):
+            return model if not run else ()
         if run[:1] in ("\n", "\r") if lead else run[-1:] in ("\n", "\r"):
             return ()
-        return tuple((cut + run if lead else run + cut, share) for cut, share in self.model)
+        return tuple((cut + run if lead else run + cut, share) for cut, share in model if cut in BREAKS)
+
+    def hides(self, joins: bool) -> bool:
+        """Whether it may have taken away what the model wrote, with a marker behind the edge or without."""
+        return self.kind in ("strip", "trim") or (self.kind == "seam" and joins)
+
+    @property
+    def blanks(self) -> tuple[tuple[str, float], ...]:
+        """What the model may have written between its reasoning and a tool section where the wire has no content at all."""
+        return self.seam if self.kind in ("strip", "seam") else ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"mechanism": self.kind, **({"model": dict(self.model)} if self.model else {})}
+        tables = {"model": dict(self.model), "seam": dict(self.seam)}
+        return {"mechanism": self.kind, **{name: table for name, table in tables.items() if table}}
 
 
 KEEP, JOIN = Mechanism("keep"), Mechanism("join")
@@ -61,8 +82,15 @@ KEEP, JOIN = Mechanism("keep"), Mechanism("join")
 
 def mechanism_of(value: Mapping[str, Any]) -> Mechanism:
     """From the JSON of a wire profile."""
-    model = value.get("model") or {}
-    return Mechanism(str(value.get("mechanism", "keep")), tuple((str(run), float(share)) for run, share in model.items()))
+    model, seam = (
+        tuple((str(run), float(share)) for run, share in (value.get(name) or {}).items()) for name in ("model", "seam")
+    )
+    return Mechanism(str(value.get("mechanism", "keep")), model, seam)
+
+
+def place_of(edge: str, before_calls: bool) -> str:
+    """The habit that an edge follows."""
+    return SEAM if before_calls and edge == "content_trail" else edge
 
 
 # ---------------------------------------------------------------------------------------------------- a field and its ids

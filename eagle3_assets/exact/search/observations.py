@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import prompt_counts
+from eagle3_assets.exact.search.canonicality import Drawn, drawn_of
 from eagle3_assets.exact.search.deviations import Kind
 from eagle3_assets.exact.search.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
@@ -57,8 +58,9 @@ def count_field(field_text: FieldText) -> FieldCounts:
     if not field_text.core:
         leads = list(dict.fromkeys([*leads, *(run[:-1] for run in leads if run.endswith(" "))]))
     trails = _runs(field_text.trail, lead=False) if field_text.core else [""]
-    counts = {(a, b): field_text.count(a, b) for a in leads for b in trails} if field_text.text else {}
-    counts.setdefault(("", ""), 0)
+    if not field_text.text:  # what stood between two markers may have been taken away whole
+        leads, trails = list(RUNS), [""]
+    counts = {(a, b): field_text.count(a, b) for a in leads for b in trails}
     return FieldCounts(field_text.text[:1], field_text.lead, field_text.trail, field_text.core[:1], counts)
 
 
@@ -72,7 +74,8 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
     arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
-    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number."""
+    that shows it (`key_order.py`), whether its keys are sorted; `drawn`: how it was drawn, for its canonicality. `forms` maps a prompt
+    form to its ids' number."""
 
     at: float
     tools: bool
@@ -94,6 +97,7 @@ class Observation:
     billed_prompt: int | None
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
+    drawn: Drawn = field(default_factory=Drawn)
 
     @property
     def stands(self) -> int:
@@ -136,6 +140,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         kind=kind_of(fields.tool_calls, schemas),
         ordered=tuple(found for call in fields.tool_calls if (found := sorts_keys(call, schemas)) is not None),
         billed_prompt=fields.billed_prompt,
+        drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
         form_ids=form_ids,
     )
@@ -224,12 +229,14 @@ def field_table(rows: Sequence[Observation], name: str, pairs: Sequence[tuple[Me
             counted.text,
             joins,
             cut,
+            row.closed,
             tuple(count - counted.shown for count in counted.counts.values()),
         )
         if key not in seen:
             table = np.zeros((len(pairs), SPAN), dtype=np.float32)
             for j, (lead, trail) in enumerate(pairs):
-                for runs, share in field_runs(counted, lead, trail, joins_trail=joins, cut=cut):
+                behind = name == "content" and row.closed
+                for runs, share in field_runs(counted, lead, trail, joins_trail=joins, cut=cut, behind_marker=behind):
                     more = counted.count(*runs) - counted.shown - LOW
                     if 0 <= more < SPAN:
                         table[j, more] += share

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from eagle3_assets.exact.search.canonicality import TextKind
 from eagle3_assets.exact.search.deviations import FAR
 from eagle3_assets.exact.search.frames import ENDS_TURN
-from eagle3_assets.exact.search.habits import PRIOR_LAMBDA
 from eagle3_assets.exact.search.reconstruction import MAX_SURVIVORS
 from eagle3_assets.exact.search.selection import Case, Chosen, Selection, deviations_of, frames_of, select
 from eagle3_assets.exact.search.witnesses import (
@@ -265,7 +265,8 @@ def _sampled(case: Case, channels: Sequence[Channel], moved: float, canonical: f
     is with these ids (`moved` and `canonical`: the weights of what meets it so or so)."""
     aligned = _aligned(case, channels)
     elsewhere = sum(c.off - c.joints for c in channels)
-    rate = float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)) / GATEWAY_CUTS
+    kind: TextKind = "arguments" if all(c.in_arguments for c in channels) else "prose"
+    rate = case.spelling.canonicality.rate(case.drawn.temperature, case.drawn.top_p, kind) / GATEWAY_CUTS
     sampled = aligned * (rate / (1 + rate)) ** elsewhere
     least = max(moved, canonical) / BILL_ODDS
     bill = max(moved, least) / max(canonical, least) if least else 1.0

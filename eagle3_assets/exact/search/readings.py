@@ -10,12 +10,12 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from eagle3_assets.exact.search.edges import EDGES, JOIN, KEEP, FieldText, Mechanism, mechanism_of
+from eagle3_assets.exact.search.edges import EDGES, JOIN, KEEP, RUNS, FieldText, Mechanism, mechanism_of, place_of
 from eagle3_assets.exact.search.frames import Frame
-from eagle3_assets.exact.search.habits import TAKEN, Habit, seldom
+from eagle3_assets.exact.search.habits import Habit, Habits, seam_table, seldom
 
 Runs = tuple[str, str]
 
@@ -160,6 +160,31 @@ def _unlearned() -> tuple[Reading, ...]:
 
 
 UNLEARNED = _unlearned()
+# How likely a server of which nothing is known takes away what stands between a text and its calls, where models write something there:
+# all 6 such answers of 48 recorded Qwen3 rows, from one software; parsers that return it as it was are as common (public sources)
+CUTS_SEAM = 0.5
+
+
+def unlearned_readings(habits: Habits) -> tuple[Reading, ...]:
+    """The readings to try where nothing was learned of a provider, for a model with these habits: what was taken away is what the model
+    writes there."""
+    seam = seam_table(habits)
+    if not seam and not any(habit.known for habit in habits.values()):
+        return UNLEARNED
+    out: list[Reading] = []
+    for reading in UNLEARNED:
+        a, b, c, trail = (
+            replace(edge, model=habits[name].table(RUNS)) if edge.kind == "strip" and habits[name].known else edge
+            for name, edge in zip(EDGES, reading.edges, strict=True)
+        )
+        if not seam or trail.kind == "join":
+            out.append(replace(reading, edges=(a, b, c, trail)))
+        elif trail.kind == "strip":
+            out.append(replace(reading, edges=(a, b, c, replace(trail, seam=seam))))
+        else:
+            out.append(replace(reading, edges=(a, b, c, trail), weight=reading.weight * (1 - CUTS_SEAM)))
+            out.append(replace(reading, edges=(a, b, c, Mechanism("seam", seam=seam)), weight=reading.weight * CUTS_SEAM))
+    return tuple(out)
 
 
 # ---------------------------------------------------------------------------------------------------- one answer
@@ -189,12 +214,14 @@ class Way:
 
 
 def field_runs(
-    text: Edged, lead: Mechanism, trail: Mechanism, *, joins_trail: bool, cut: bool = False
+    text: Edged, lead: Mechanism, trail: Mechanism, *, joins_trail: bool, cut: bool = False, behind_marker: bool = False
 ) -> Iterator[tuple[Runs, float]]:
     """((lead run, trail run) of the model, share) for each that can stand behind a field of the wire. A field without text is
-    without edges; a blank one has a front only; where the answer was `cut` nothing was taken from the back."""
+    without edges, but between two markers (`behind_marker`: content behind closed reasoning, in front of calls) all of it may have been
+    taken away; a blank one has a front only; where the answer was `cut` nothing was taken from the back."""
     if not text.text:
-        yield ("", ""), 1.0
+        for blank, share in (trail.blanks if behind_marker and joins_trail else ()) or (("", 1.0),):
+            yield (blank, ""), share
         return
     if cut and trail.kind != "keep":
         trail = KEEP
@@ -250,33 +277,42 @@ def _counted_runs(
     section, has_content = parts.section is not None, bool(frame.content.text)
     seen: dict[tuple[bool, Mechanism, Mechanism], Counted] = {}
 
-    def counted(text: FieldText, lead: Mechanism, trail: Mechanism, *, joins: bool, cut: bool) -> Counted:
+    def counted(text: FieldText, lead: Mechanism, trail: Mechanism, *, joins: bool, cut: bool, behind: bool = False) -> Counted:
         key = (text is frame.content, lead, trail)
         if key not in seen:
             name = "content" if text is frame.content else "reasoning"
             seen[key] = [
-                (runs, share * _habitual(habits, name, text, runs, lead, trail, cut=cut), text.count(*runs))
-                for runs, share in field_runs(text, lead, trail, joins_trail=joins, cut=cut)
+                (runs, share * _habitual(habits, name, text, runs, (lead, trail), joins=joins, cut=cut), text.count(*runs))
+                for runs, share in field_runs(text, lead, trail, joins_trail=joins, cut=cut, behind_marker=behind)
             ]
         return seen[key]
 
     cut_reasoning, cut_content = truncated and not has_content and not section, truncated and has_content and not section
     left = [counted(frame.reasoning, r.edges[0], r.edges[1], joins=parts.closed or section, cut=cut_reasoning) for r in readings]
-    right = [counted(frame.content, r.edges[2], r.edges[3], joins=section, cut=cut_content) for r in readings]
+    right = [
+        counted(frame.content, r.edges[2], r.edges[3], joins=section, cut=cut_content, behind=parts.closed) for r in readings
+    ]
     return left, right
 
 
 def _habitual(
-    habits: Mapping[str, Habit] | None, name: str, text: Edged, runs: Runs, lead: Mechanism, trail: Mechanism, *, cut: bool
+    habits: Mapping[str, Habit] | None,
+    name: str,
+    text: Edged,
+    runs: Runs,
+    mechanisms: tuple[Mechanism, Mechanism],
+    *,
+    joins: bool,
+    cut: bool,
 ) -> float:
     """How often the model writes these runs, where a mechanism shows them (one that takes them away knows it by itself)."""
     share = 1.0
     if habits is None:
         return share
-    for side, run, mechanism in (("lead", runs[0], lead), ("trail", runs[1], trail)):
-        edge = f"{name}_{side}"
-        if text.core and mechanism.kind not in TAKEN and not (cut and side == "trail"):
-            share *= seldom(habits.get(edge), edge, [run])
+    for side, run, mechanism in zip(("lead", "trail"), runs, mechanisms, strict=True):
+        place = place_of(f"{name}_{side}", joins)
+        if text.core and not mechanism.hides(joins) and not (cut and side == "trail"):
+            share *= seldom(habits.get(place), place, [run])
     return share
 
 

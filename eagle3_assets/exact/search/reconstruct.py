@@ -28,8 +28,8 @@ from typing import Any
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import PromptCandidate, likely_prompts
 from eagle3_assets.exact.prompt_side.request_facts import request_oddities
-from eagle3_assets.exact.search.deviations import SAME_COUNT
-from eagle3_assets.exact.search.edges import EDGES
+from eagle3_assets.exact.search.deviations import CUT_CHANGES, SAME_COUNT
+from eagle3_assets.exact.search.edges import EDGES, place_of
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, respelled
 from eagle3_assets.exact.search.leaks import is_spaced, unquoted_markers
 from eagle3_assets.exact.search.modes import Mode, modes_of
@@ -37,7 +37,7 @@ from eagle3_assets.exact.search.prompt_selection import select_prompts
 from eagle3_assets.exact.search.proofs import Found, with_witnesses
 from eagle3_assets.exact.search.readings import RULED_OUT, Way
 from eagle3_assets.exact.search.reconstruction import B1_FLOOR, MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
-from eagle3_assets.exact.search.selection import NOTHING, Case, Chosen, Selection, deviations_of, frames_of, select
+from eagle3_assets.exact.search.selection import NOTHING, Case, Chosen, Selection, cut_share, deviations_of, frames_of, select
 from eagle3_assets.exact.search.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.search.wire_text import canonical_fields
 from eagle3_assets.exact.search.witnesses import mute_edges
@@ -49,6 +49,7 @@ from eagle3_assets.wire.fields import Fields
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
 NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
+OFTEN_ODD = 0.03  # of answers whose bill shows that they are not canonical: worth a word where a bill is met by nothing
 DECISIVE = 0.3  # a mode with a smaller prior is not looked at once a likelier one meets both bills
 
 
@@ -70,31 +71,20 @@ def reconstruct(
         fields = replace(fields, finish_reason="tool_calls" if fields.tool_calls else "stop")
     fields = with_declared_names(fields, request)
     modes = modes_of(profile, request, fields, thinking)
-    if fields.output_ids is not None:
-        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, modes[0])
-        found = from_server_ids(case, prompts, no_prompt)
-    else:
-        found = _from_text(_attempts(profile, request, fields, wire_profile, source, at, modes))
+    case = Case(profile, request, fields, wire_profile, source, modes[0], at)
+    found = from_server_ids(case, *_prompts_of(case)) if fields.output_ids is not None else _from_text(_attempts(case, modes))
     return replace(found, evidence={**found.evidence, "wire_notes": list(fields.notes)}) if fields.notes else found
 
 
-def _case(
-    profile: Profile,
-    request: Mapping[str, Any],
-    fields: Fields,
-    wire_profile: Mapping[str, Any] | None,
-    source: str,
-    at: float | None,
-    mode: Mode,
-) -> tuple[Case, list[PromptCandidate], str | None]:
-    """The answer in one mode, its prompts, and why it has none."""
-    case = Case(profile, request, fields, wire_profile, source, mode, at)
+def _prompts_of(case: Case) -> tuple[list[PromptCandidate], str | None]:
+    """The prompts of an answer in its mode, and why it has none."""
+    learned = {} if case.fields.output_ids is not None else case.learned_prompt
     try:
-        learned = {} if fields.output_ids is not None else case.learned_prompt
-        prompts = likely_prompts(profile, request, thinking=mode.prompt, billed=case.billed_prompt, learned=learned)
+        return likely_prompts(
+            case.profile, case.request, thinking=case.mode.prompt, billed=case.billed_prompt, learned=learned
+        ), None
     except ExactError as error:
-        return case, [], str(error)
-    return case, prompts, None
+        return [], str(error)
 
 
 # ---------------------------------------------------------------------------------------------------- modes
@@ -121,15 +111,7 @@ class Attempt:
         return self.case.mode.prior * self.chosen.mass
 
 
-def _attempts(
-    profile: Profile,
-    request: Mapping[str, Any],
-    fields: Fields,
-    wire_profile: Mapping[str, Any] | None,
-    source: str,
-    at: float | None,
-    modes: Sequence[Mode],
-) -> list[Attempt]:
+def _attempts(answer: Case, modes: Sequence[Mode]) -> list[Attempt]:
     """The answer in the modes that are worth a look, the best first. The others are asked only where the likeliest one does not meet both
     bills: they differ from it by one token in each."""
     out: list[Attempt] = []
@@ -138,14 +120,15 @@ def _attempts(
             break
         if out and out[0].case.decided and mode.prefill:
             continue  # what is billed was learned
-        case, prompts, no_prompt = _case(profile, request, fields, wire_profile, source, at, mode)
+        case = replace(answer, mode=mode)
+        prompts, no_prompt = _prompts_of(case)
         try:
             frames = frames_of(case)
             for text in (frames[0].reasoning, frames[0].content):
                 text.count(text.lead, text.trail)
         except ExactError as error:
             return [Attempt(case, (), NOTHING, prompts, (), False, no_prompt, str(error))]
-        if case.wire and mute_edges(profile, fields, _standing(frames[0])):
+        if case.wire and mute_edges(case.profile, case.fields, _standing(frames[0])):
             case = replace(
                 case, wire=None
             )  # a witness that is silent where the texts begin: what was learned is not believed against it
@@ -182,7 +165,8 @@ def _from_text(attempts: Sequence[Attempt]) -> Reconstruction:
     if not (fields.reasoning or fields.content or fields.tool_calls):
         reasons.append("the answer is empty")
     if "\ufffd" in "".join((fields.reasoning or "", fields.content or "", *(call.arguments for call in fields.tool_calls))):
-        reasons.append("wire_text: U+FFFD in the text: bytes were lost, the ids cannot be known")
+        cut = ", perhaps where the length limit cut a character" if case.truncated else ""
+        reasons.append(f"wire_text: U+FFFD in the text: bytes were lost{cut}, the ids cannot be known")
     if case.hopeless:
         reasons.append(f"provider: no row of it can be exact: {case.hopeless}")
     if not fields.billed_completion or (not fields.billed_prompt and best.prompts):
@@ -366,7 +350,8 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
         return "C1", 0.9 * p
     unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
     if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
-        reasons.append(_open_question(case, found.parts, distinct, p, unseen))
+        inside = cut_share(case, way) if way and case.truncated else 0.0
+        reasons.append(_open_question(case, found.parts, distinct, p, unseen, inside))
         return "C1", p
     if way and (
         way.frame.leaked
@@ -377,7 +362,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float) -> str:
+def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float, inside: float) -> str:
     """Why a row that fits is no better than C1."""
     if case.fields.logprobs and mute_edges(case.profile, case.fields, attempt_parts):
         return "open: the log-probabilities say nothing of the ids with which the texts begin"
@@ -389,6 +374,8 @@ def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, un
         return f"open: {distinct} id sequences meet the bill"
     if unseen > UNSEEN_DAMAGE:
         return f"open: so many bills of this provider are met by nothing that some {unseen:.1%} of those that are met are changed as well"
+    if inside > UNSEEN_DAMAGE:
+        return f"open: cut by length, {inside:.0%} of such places lie inside a character, whose first ids stand in no text: p_exact {p:.3f}"
     return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 
@@ -397,8 +384,9 @@ def _unheard_of(case: Case, way: Way) -> bool:
     texts = (way.frame.reasoning, way.frame.reasoning, way.frame.content, way.frame.content)
     share = 1.0
     for k, (edge, run) in enumerate(zip(EDGES, (*way.reasoning, *way.content), strict=True)):
-        if texts[k].core and way.reading.edges[k].kind in ("keep", "join") and not (case.truncated and k % 2):
-            share *= case.habit_share(edge, run)
+        calls = way.frame.parts.section is not None
+        if texts[k].core and not way.reading.edges[k].hides(calls) and not (case.truncated and k % 2):
+            share *= case.habit_share(place_of(edge, calls), run)
     return share < RULED_OUT
 
 
@@ -425,6 +413,8 @@ def _misfit_hint(case: Case, stands: int) -> str:
     """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
     (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost
     then)."""
+    if case.truncated and 0 < (case.billed or 0) - stands <= max(CUT_CHANGES):
+        return "; cut by length inside a character? The ids of its first bytes stand in no text"
     asked = case.request.get("max_tokens", case.request.get("max_completion_tokens"))
     if case.fields.tool_calls and case.fields.finish_reason in ENDS_TURN and case.fields.billed_completion == asked:
         return "; the bill is max_tokens: cut inside a call, and the rest of it not returned?"
@@ -434,5 +424,7 @@ def _misfit_hint(case: Case, stands: int) -> str:
         change = sum(len(encode(spaced)) - len(encode(sent)) for sent, spaced in texts)
     except ExactError:  # an escaped lone surrogate in the arguments is one in what they parse to
         return ""
-    fits = change and stands + change == case.fields.billed_completion
-    return f"; {stands + change} with spaced tool arguments: re-serialised on the way?" if fits else ""
+    if change and stands + change == case.fields.billed_completion:
+        return f"; {stands + change} with spaced tool arguments: re-serialised on the way?"
+    odd = case.spelling.misses(case.drawn, case.billed or 0)
+    return f"; some {odd:.0%} of this model's answers of this length are spelled as no encoder does" if odd >= OFTEN_ODD else ""

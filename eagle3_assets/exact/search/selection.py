@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from eagle3_assets.exact.search.deviations import PRIOR_CHANGES, PRIOR_DAMAGE, Deviations, odd_share, same_count
+from eagle3_assets.exact.search.canonicality import Drawn, drawn_of, share_inside_characters
+from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, Deviations, same_count
 from eagle3_assets.exact.search.frames import (
     LEAVES_PATH,
     ODD_TOOL_ID,
@@ -31,11 +32,19 @@ from eagle3_assets.exact.search.frames import (
     count_calls,
     enumerate_frames,
 )
-from eagle3_assets.exact.search.habits import PRIOR_LAMBDA, prior_habits
+from eagle3_assets.exact.search.habits import Habits, Spelling, prior_habits
 from eagle3_assets.exact.search.key_order import kind_of, schemas_of
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.observations import OFTEN
-from eagle3_assets.exact.search.readings import AGAINST_REASONING_COUNT, RULED_OUT, UNLEARNED, Reading, Way, reading_of, ways_of
+from eagle3_assets.exact.search.readings import (
+    AGAINST_REASONING_COUNT,
+    RULED_OUT,
+    Reading,
+    Way,
+    reading_of,
+    unlearned_readings,
+    ways_of,
+)
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -110,7 +119,16 @@ class Case:
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
         learned = self.window.get("parsed") or tuple(reading_of(value) for value in self.window.get("readings") or ())
-        return learned or UNLEARNED
+        return learned or self.unlearned
+
+    @cached_property
+    def prior_habits(self) -> Habits:
+        return prior_habits(self.profile)
+
+    @cached_property
+    def unlearned(self) -> tuple[Reading, ...]:
+        """The readings of a provider of which nothing is known."""
+        return unlearned_readings(self.prior_habits)
 
     @property
     def stratum(self) -> Mapping[str, Any]:
@@ -130,6 +148,17 @@ class Case:
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
         return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How often the model is not canonical, by what was learned of it."""
+        told = (self.wire or {}).get("spelling")
+        return told if isinstance(told, Spelling) else Spelling.of(self.sampling)
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The answer's own settings and kinds of text; how many ids are arguments is a matter of the way to read it."""
+        return drawn_of(self.request, (self.fields.reasoning, self.fields.content), 0)
 
 
 def _of_turn(window: Mapping[str, Any], turn: str) -> Mapping[str, Any]:
@@ -206,7 +235,7 @@ def select(case: Case, frames: Sequence[Frame]) -> Selection:
     fitting = [way for way in ways if way.billed == billed]
     contradicted = False
     if not fitting and case.window and not case.decided:
-        other = _ways(case, frames, UNLEARNED)
+        other = _ways(case, frames, case.unlearned)
         fitting = [way for way in other if way.billed == billed]
         contradicted = bool(fitting)
         ways += other
@@ -252,7 +281,7 @@ def _ways(case: Case, frames: Sequence[Frame], readings: Sequence[Reading]) -> l
         truncated=case.truncated,
         reasoning_told=told - rho if rho is not None and told else None,
         least=RULED_OUT / 50 if case.decided else 0.0,
-        habits=None if case.window else prior_habits(case.profile),
+        habits=None if case.window else case.prior_habits,
     )
 
 
@@ -260,7 +289,9 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
     """The share of the best sequence among all that meets this bill: the other ways, and answers that no way reads right because they
     are not canonical or were damaged."""
     way, weight = best
-    deviations = deviations_of(case, way.billed)
+    deviations = deviations_of(case, way.billed, arguments_of(way.frame.parts))
+    if case.truncated and way.frame.parts.section is None:
+        deviations = replace(deviations, cut=cut_share(case, way))
     billed = case.billed or 0
     rival = 0.0
     for other in ways:
@@ -269,13 +300,23 @@ def _p_exact(case: Case, ways: Sequence[Way], best: tuple[Way, float], whole: fl
     return weight * deviations.neither / (whole * deviations.neither + rival)
 
 
-def deviations_of(case: Case, tokens: int) -> Deviations:
-    """How likely an answer of so many tokens is none of what its text says."""
+def arguments_of(parts: Parts) -> int:
+    """Ids of arguments."""
+    return sum(len(call.arguments or ()) for call in parts.calls)
+
+
+def cut_share(case: Case, way: Way) -> float:
+    """P(an answer that the length limit cut was cut inside a character, which the text then lacks)"""
+    last, runs = (way.frame.content, way.content) if way.frame.content.text else (way.frame.reasoning, way.reasoning)
+    return CUT_INSIDE + share_inside_characters(case.profile, last.ids(*runs))
+
+
+def deviations_of(case: Case, tokens: int, arguments: int = 0) -> Deviations:
+    """How likely an answer of so many tokens, some of them arguments, is none of what its text says."""
     kind = kind_of(case.fields.tool_calls, schemas_of(case.request))
-    changes = {int(change): float(share) for change, share in (case.sampling.get("changes") or {}).items()}
     return Deviations(
-        odd=odd_share(float(case.sampling.get("lambda_per_token", PRIOR_LAMBDA)), tokens),
+        odd=case.spelling.odd(replace(case.drawn, arguments=arguments), tokens),
         damaged=float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE)),
         same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
-        changes=changes or PRIOR_CHANGES,
+        changes=case.spelling.changes,
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eagle3_assets.campaign import Campaign
+from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.exact.sample_row import SampleRow, to_table
 from eagle3_assets.review.rows.columns import OUT_GRADES, Columns
 from eagle3_assets.review.rows.row_invariants import FATAL, Rules, broken_rows
@@ -24,13 +24,14 @@ from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 
-def rules_of(campaign: Campaign, profile: Profile) -> Rules:
-    """The campaign's rules for single rows."""
+def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
+    """The rules for single rows of a dataset: what its own `sampling` says, else the campaign's."""
+    sampling = campaign.sampling_of(dataset)
     named = set(profile.specials.values())
     return Rules(
         model=campaign.target.model,
-        temperature=campaign.sampling.temperature,
-        top_p=campaign.sampling.top_p,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
         max_length=campaign.corpus.max_length,
         reserved=frozenset(i for i in range(profile.n_base, profile.n_vocab) if i not in named),
         markers=profile.marker_pattern,

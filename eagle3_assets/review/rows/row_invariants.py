@@ -213,7 +213,7 @@ def row_provider_and_model(columns: Columns, wires: Wires, rules: Rules) -> Bool
 
 
 def sampling(columns: Columns, wires: Wires, rules: Rules) -> Bools:
-    """22: temperature and top_p were sent, and are the campaign's."""
+    """22: temperature and top_p were sent, and are the dataset's (its own, else the campaign's)."""
     bad = np.zeros(len(columns), dtype=bool)
     bought = np.array([s != "import" for s in columns.strings("source")], dtype=bool)
     for name, wanted in (("temperature", rules.temperature), ("top_p", rules.top_p)):

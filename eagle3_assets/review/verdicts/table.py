@@ -87,7 +87,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
         _error("no_loops", "no degenerate loop: text, ids or calls that repeat", 0.05),
         _error("error_text", "no page or notice of a gateway in place of the answer", 0.05),
         _error("row_provider_and_model", "body, journal and row name the same provider, and the model that was asked for"),
-        _error("sampling", "temperature and top_p were sent and are the campaign's"),
+        _error("sampling", "temperature and top_p were sent and are the dataset's"),
         _error(
             "marker_text",
             "no name of a control token in an answer without ids and without a bill, but between quotation marks, or where the turn "

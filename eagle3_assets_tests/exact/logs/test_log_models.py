@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.exact.logs.log_models import choose_profile, wire_profile_fault
+from eagle3_assets.exact.logs.log_models import choose_profile
 from eagle3_assets.exact.logs.log_rows import LogReader, LogRebuilder
+from eagle3_assets.exact.providers.wire_profiles import wire_profile_fault
 from eagle3_assets.targets.profile_facts import profile_for_model
 from eagle3_assets.targets.tokenizer import Profile
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import needs
+from eagle3_assets_tests.conftest import needs, shared_data
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 

@@ -29,8 +29,7 @@ from eagle3_assets.exact.prompt_side.render import declaration, render_text
 from eagle3_assets.exact.prompt_side.request_facts import declared_tools
 from eagle3_assets.exact.prompt_side.tools_ts import declare_tools
 from eagle3_assets.targets.tokenizer import Profile, load_profile
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import needs
+from eagle3_assets_tests.conftest import needs, shared_data
 
 TEXTS = st.lists(
     st.sampled_from(["a", "Bob", " ", "\n", "é", "<think>", "[EOS]", "<|im_end|>", "1.", "{", "你"]), max_size=6

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
+from eagle3_assets.exact.search.canonicality import Canonicality, Count, stratum_of
 from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.exact.search.reconstruction import Reconstruction
 from eagle3_assets.targets.tokenizer import Profile
@@ -150,7 +151,7 @@ def test_a_long_answer_is_believed_less_than_a_short_one(mini: Profile, engine: 
         provider.answer(Truth(" " + texts[2 * k], " " + texts[2 * k + 1]))
     learned = learn(mini, [*provider.answers, *engine.answers])
     odd = json.loads(json.dumps(learned))
-    odd["model"]["sampling"].update(lambda_per_token=1e-3, count_neutral=0.3)
+    odd["model"]["sampling"]["canonicality"] = Canonicality({stratum_of(None, None, "prose"): Count(100_000, 100)}).as_json()
     long = provider.answer(Truth(" " + " ".join(texts), " yes."))
     ps = {name: rebuilt(mini, long, profiles).p_exact for name, profiles in (("known", learned), ("odd", odd))}
     assert ps["odd"] < 0.9 < ps["known"] < rebuilt(mini, provider.answers[0], learned).p_exact

@@ -21,8 +21,7 @@ from eagle3_assets.exact.search.selection import Case
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import needs
+from eagle3_assets_tests.conftest import needs, shared_data
 
 TOOL = {
     "type": "function",

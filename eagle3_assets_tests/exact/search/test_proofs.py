@@ -20,8 +20,7 @@ from eagle3_assets.targets.grammar import assemble
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
-from eagle3_assets_tests.conftest import shared_data
-from eagle3_assets_tests.exact.conftest import TOKENIZERS, needs
+from eagle3_assets_tests.conftest import TOKENIZERS, needs, shared_data
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, truth_ids
 
 HOLES_FILE = shared_data() / "wire" / "faults" / "01_logprob_holes.jsonl"
