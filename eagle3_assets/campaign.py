@@ -407,6 +407,36 @@ class Extraction(_Table):
         return self
 
 
+class DrafterTable(_Table):
+    """`[drafter]`: who trains a drafter from the hand-off, and the drafts that its acceptance is counted for. Without it both are left out."""
+
+    trainer: Literal["eagle3", "speculators", "specforge"] = Field(
+        description="eagle3: the small trainer of this package, for a CPU and a tiny target"
+    )
+    python: str | None = Field(default=None, description="Python of the trainer's environment; default: this one")
+    launcher: tuple[str, ...] = Field(
+        default=(), description="words before it, e.g. srun and its options: what keeps the environment and sees the same folders"
+    )
+    arguments: tuple[str, ...] = Field(
+        default=(), description="of speculators or SpecForge, behind those that the hand-off gives"
+    )
+    settings: dict[str, float | int] = Field(default={}, description="of the small trainer, e.g. epochs = 4")
+    chain: int = Field(default=3, ge=1, le=32, description="drafts of a chain")
+    tree: tuple[int, int, int] | None = Field(default=(4, 3, 12), description="topk, steps, nodes of a tree of drafts; [] = none")
+    device: str = Field(default="cpu", description="where acceptance is computed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_tree(cls, raw: Any) -> Any:
+        return {**raw, "tree": None} if isinstance(raw, dict) and raw.get("tree") == [] else raw
+
+    @model_validator(mode="after")
+    def _numbers_of_a_tree(self) -> DrafterTable:
+        if self.tree is not None and min(self.tree) < 1:
+            raise ValueError(f"drafter.tree = {list(self.tree)}: expected topk, steps and nodes, each 1 or more")
+        return self
+
+
 class Tier(_Table):
     """`[store]`: an object store beside the data root. Credentials come from the environment (AWS_ACCESS_KEY_ID, …), never from here."""
 
@@ -449,6 +479,7 @@ class Campaign(_Table):
     vocab: Vocab
     handoff: Handoff = Handoff()
     extraction: Extraction = Extraction()
+    drafter: DrafterTable | None = None
     store: Tier = Tier()
     path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 

@@ -29,7 +29,11 @@ def build_definitions(campaign: Campaign) -> dg.Definitions:
         assets=assets.build(campaign),
         asset_checks=checks.build(campaign),
         jobs=[prune_job(campaign)],
-        resources={"openrouter": OpenRouterResource(kind=campaign.server.kind), "gpu": GpuResource.of(campaign)},
+        resources={
+            "openrouter": OpenRouterResource(kind=campaign.server.kind),
+            "gpu": GpuResource.of(campaign),
+            "pipes": dg.PipesSubprocessClient(),
+        },
         # A process a step in the UI: Terminate works, memory is given back. `eagle3 run` takes the in-process executor.
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
     )

@@ -77,7 +77,8 @@ class Stage:
     same inputs; `rules` are those whose change alone does the same. `gates` must be passed before `work` begins; `work` makes the artifacts
     of a job and commits each. `judge` gives a verdict for each of `checks`.
     `whole` asks for what belongs to the artifact under a commit of its own, `bound_to` names what a verdict is bound to besides bytes and
-    inputs. `one_step`: all datasets are one step (one event loop, one budget). `again_after`: made anew when that later stage has changed.
+    inputs. `wanted`: whether a campaign has this stage at all. `one_step`: all datasets are one step (one event loop, one budget).
+    `again_after`: made anew when that later stage has changed.
     """
 
     name: str
@@ -98,7 +99,8 @@ class Stage:
     version_key: str = "code"
     whole: Callable[[Artifact], bool] = lambda _: True
     bound_to: Callable[[Artifact, Manifest], Mapping[str, Any]] = lambda _artifact, _manifest: {}
-    resources: frozenset[Literal["openrouter", "gpu"]] = frozenset()
+    wanted: Callable[[Campaign], bool] = lambda _: True
+    resources: frozenset[Literal["openrouter", "gpu", "pipes"]] = frozenset()
     one_step: bool = False
     costs_money: bool = False
     again_after: str = ""
@@ -117,6 +119,8 @@ class Stage:
         return (*(self.key or (self.name,)), *((dataset,) if self.per.has_dataset else ()))
 
     def datasets(self, campaign: Campaign) -> tuple[str, ...]:
+        if not self.wanted(campaign):
+            return ()
         return tuple(d.name for d in campaign.dataset) if self.per.has_dataset else (ALL,)
 
     def partitions(self, store: Store) -> tuple[str, ...]:
@@ -244,6 +248,10 @@ class Url(str):
     """Shown as a link."""
 
 
+class Picture(bytes):
+    """A PNG, shown as a picture."""
+
+
 class Records(list[dict[str, Any]]):
     """Shown as a table, a dict a row."""
 
@@ -283,6 +291,11 @@ class Face(Protocol):
 
     def extractor(self, campaign: Campaign) -> Extractor | PartWriter:
         """The extraction engine, its model loaded. Raises StateError."""
+
+    def run_process(
+        self, command: Sequence[str], *, told: Mapping[str, Any], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        """Run another program in `folder` to its end; `told` is what it may read through Dagster Pipes. Raises StateError where it fails."""
 
 
 @dataclass(frozen=True, slots=True)

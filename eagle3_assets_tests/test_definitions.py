@@ -26,6 +26,7 @@ GRAPH = {
     "handoff/speculators": ["hidden_states", "vocab_map"],
     "handoff/specforge": ["hidden_states", "vocab_map"],
 }
+DRAFTED = {"drafter": {"handoff/speculators"}, "acceptance": {"drafter", "hidden_states"}}  # where the campaign has a [drafter]
 
 
 def _graph(defs: dg.Definitions) -> dict[str, set[str]]:
@@ -47,6 +48,7 @@ def test_the_asset_graph_is_the_designs(campaign: Campaign) -> None:
         expected[f"answers/{n}"] = {f"prompts/{n}"} | ({"plan"} if n in paid else set())
         expected[f"tokens/{n}"] = {f"answers/{n}", "wire_profiles", "tokenizer_probe"}
         expected[f"report/{n}"] = {f"tokens/{n}"}
+    expected |= DRAFTED if campaign.drafter is not None else {}
     assert _graph(definitions.build_definitions(campaign)) == expected
 
 

@@ -4,6 +4,7 @@ Belongs here: the translation of `stage.Stage` into Dagster's terms. Does not be
 No `from __future__ import annotations` in this file: Dagster inspects the annotation of `context` at run time.
 """
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,10 @@ from eagle3_assets import gate, stages
 from eagle3_assets.assets.frame import frame, partition_keys
 from eagle3_assets.assets.provenance import follow, materialization, successors
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.errors import Eagle3Error
+from eagle3_assets.errors import Eagle3Error, StateError
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN, corpus_partitions, register_partitions
 from eagle3_assets.review.verdicts.table import ALL
-from eagle3_assets.stage import Artifact, Job, Made, Markdown, Per, Records, Stage, Url
+from eagle3_assets.stage import Artifact, Job, Made, Markdown, Per, Picture, Records, Stage, Url
 from eagle3_assets.store import Store
 
 if TYPE_CHECKING:
@@ -139,6 +140,23 @@ class DagsterFace:
         found: Extractor | PartWriter = self.context.resources.gpu.extractor(campaign)
         return found
 
+    def run_process(
+        self, command: Sequence[str], *, told: Mapping[str, Any], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        try:
+            self.context.resources.pipes.run(
+                context=self.context, command=list(command), extras=dict(told), env=dict(environment), cwd=str(folder)
+            )
+        except dg.DagsterError:
+            raise StateError(
+                f"{command[0]} stopped with an error in {folder}; its own words are in the run's log (stderr); mend it and materialize "
+                "the asset again, which goes on from its last kept point"
+            ) from None
+
+
+def _image(png: bytes) -> str:
+    return f"![picture](data:image/png;base64,{base64.b64encode(png).decode()})"
+
 
 def described(made: Made) -> dict[str, Any]:
     """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
@@ -153,6 +171,8 @@ def _metadata(value: Any) -> Any:
             return dg.MetadataValue.path(str(value))
         case Markdown():
             return dg.MetadataValue.md(value)
+        case Picture():
+            return dg.MetadataValue.md(_image(value))
         case Url():
             return dg.MetadataValue.url(value)
         case Records():

@@ -21,7 +21,7 @@ import dagster as dg
 from eagle3_assets import gate
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Stage
-from eagle3_assets.view.links import rows_url
+from eagle3_assets.viewer_links import rows_url
 
 SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
 SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens

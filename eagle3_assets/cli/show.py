@@ -17,7 +17,7 @@ from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of
 from eagle3_assets.store import Store, write_bytes
-from eagle3_assets.view.links import row_url
+from eagle3_assets.viewer_links import row_url
 
 MAX_LISTED = 8
 

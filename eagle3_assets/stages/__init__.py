@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.stage import Artifact, Stage
 from eagle3_assets.stages import (
+    acceptance,
     answers,
     corpus,
+    drafter,
     endpoints,
     handoff_specforge,
     handoff_speculators,
@@ -48,6 +50,8 @@ STAGES: list[Stage] = [
     hidden_states.STAGE,
     handoff_speculators.STAGE,
     handoff_specforge.STAGE,
+    drafter.STAGE,
+    acceptance.STAGE,
 ]
 
 

@@ -7,7 +7,6 @@ Does not belong here: sending, money, journals (`collect`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from eagle3_assets.collect.servers.routing import stored_routing
 from eagle3_assets.collect.signals import run, stopping_on_signals
 from eagle3_assets.errors import GateError
 from eagle3_assets.estimate import plan as planning
-from eagle3_assets.progress import Step, publish
+from eagle3_assets.progress import Every, Step, publish
 from eagle3_assets.review import invariants
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
@@ -134,20 +133,6 @@ def _reporter(job: Job) -> Callable[[Progress], None]:
             job.face.observe(job.artifacts, figures)
 
     return report
-
-
-class Every:
-    """True at most once in `seconds`: for lines and observations that would otherwise flood the run's log."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._last = seconds, time.monotonic()
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < self.seconds:
-            return False
-        self._last = now
-        return True
 
 
 def _incomplete(results: Sequence[ShardResult]) -> str:

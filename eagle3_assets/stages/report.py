@@ -32,7 +32,7 @@ def inputs(a: Artifact) -> Inputs:
 def make(a: Artifact, face: Face) -> Made:
     from eagle3_assets.review.report.campaign_page import write_campaign_page
     from eagle3_assets.review.report.report import build_report, report_files
-    from eagle3_assets.view.links import report_url, rows_url
+    from eagle3_assets.viewer_links import report_url, rows_url
 
     made_from = a.inputs()
     verdicts = [v for shard in a.all_of(tokens.STAGE) for v in gate.judge(shard)]

@@ -35,7 +35,7 @@ def mini_campaign(**tables: Any) -> Campaign:
     raw = load_campaign("demo").model_dump(exclude={"path", "dataset"})
     demo = load_campaign("demo").dataset_named(DATASET).model_dump()
     raw["dataset"] = (demo,)
-    raw["corpus"] = {**raw["corpus"], "shards": 3}
+    raw["corpus"] = {**raw["corpus"], "shards": 3, "validation_share": 0.0}
     raw["vocab"] = {"draft_vocab_size": 512}
     for name, table in tables.items():
         raw[name] = {**raw[name], **table}

@@ -13,7 +13,7 @@ import pytest
 
 from eagle3_assets.cli.main import run
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.view.links import base_url, report_url, row_url, rows_url
+from eagle3_assets.viewer_links import base_url, report_url, row_url, rows_url
 from eagle3_assets_tests.conftest import REPOSITORY
 
 MAIN = "import sys; from eagle3_assets.cli.main import run; sys.exit(run(sys.argv[1:]))"

@@ -154,6 +154,14 @@ CHECKS: dict[str, tuple[Check, ...]] = {
             ),
         ),
     ),
+    "drafter": (
+        _error("loss_falls", "the loss of the last tenth of the training steps is below that of the first tenth, and finite"),
+        _error("checkpoint_loads", "the checkpoint has a configuration and finite weights"),
+    ),
+    "acceptance": (
+        _error("above_untrained", "the acceptance length is above that of an untrained drafter, beyond both intervals"),
+        _warn("no_dataset_behind", "no dataset's acceptance length is below the campaign's by more than its interval"),
+    ),
     "hidden_states": (
         _error("states_match_rows", "one row of states for every token, ids and masks as in the corpus"),
         _error("finite", "no NaN and no infinity in what is stored; rows that are not finite are left out and named", 0.01),
