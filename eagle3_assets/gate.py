@@ -7,7 +7,7 @@ Does not belong here: the judging itself (rooms), verdict files (`review.gate`),
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eagle3_assets import lineage
@@ -46,6 +46,12 @@ def judge(
             store, stage, dataset, shard, digest=digest, judge=lambda: _JUDGES[stage](campaign, store, dataset, shard)
         )
     return apply_waivers(verdicts, read_waivers(store), stage, dataset, shard, digest)
+
+
+def file_verdicts(campaign: Campaign, store: Store, stage: str, dataset: str, shard: str, verdicts: Sequence[Verdict]) -> None:
+    """File verdicts that were given while the artifact was in memory: they are bound to the bytes that were then committed."""
+    digest = filed_under(stage, committed(campaign, store, stage, dataset, shard), store, dataset)
+    verdict_files.write_verdicts(store, stage, dataset, shard, digest=digest, verdicts=verdicts)
 
 
 def made(campaign: Campaign, store: Store, dataset: str | None = None, shard: str | None = None) -> list[tuple[str, str, str]]:

@@ -49,24 +49,28 @@ def _tokens(campaign: Campaign, dataset: Dataset) -> dg.AssetsDefinition:
 
 def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) -> dict[str, Any]:
     from eagle3_assets.exact.rows import build_rows
-    from eagle3_assets.exact.sample_row import write_rows
+    from eagle3_assets.exact.sample_row import write_table
     from eagle3_assets.exact.second_opinion import audit
-    from eagle3_assets.review.rows.quarantine import put_out, rules_of
+    from eagle3_assets.exact.second_opinion.checker import Checker
+    from eagle3_assets.review.rows.quarantine import rules_of
+    from eagle3_assets.review.rows.shard_rows import judge_rows
     from eagle3_assets.targets.tokenizer import load_profile
 
     path = store.tokens(dataset.name, shard)
     inputs = lineage.tokens_inputs(campaign, store, dataset.name, shard)
     profile = load_profile(campaign.target.profile)
-    rows = build_rows(
+    answers = journal.best(journal.read(store.answers(dataset.name, shard))).values()
+    made = build_rows(
         profile,
         campaign,
         dataset,
-        journal.read(store.answers(dataset.name, shard)),
+        answers,
         read_committed(store.wire_profiles, made_by="wire_profiles"),
         audit.read(store.audit),
     )
-    rows = put_out(rows, journal.read(store.answers(dataset.name, shard)), rules_of(campaign, dataset, profile))
-    write_rows(path, rows)
+    checker = Checker(profile, answers, thinking=campaign.target.thinking)
+    rows, table, verdicts = judge_rows(made, answers, rules_of(campaign, dataset, profile), checker, profile.n_vocab)
+    write_table(path, table)
     numbers = {
         "rows": len(rows),
         "tokens": sum(len(r.input_ids) for r in rows),
@@ -76,4 +80,5 @@ def _write_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str)
         "expected_exact": sum(r.p_exact for r in rows),
     }
     commit(path, files=[path], inputs=inputs, numbers=numbers)
+    gate.file_verdicts(campaign, store, "tokens", dataset.name, shard, verdicts)
     return {**numbers, "dagster/row_count": len(rows)}
