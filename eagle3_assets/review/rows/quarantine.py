@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.review.rows.columns import OUT_GRADES, Bools, Columns
+from eagle3_assets.grades import OUT
+from eagle3_assets.review.rows.columns import Bools, Columns
 from eagle3_assets.review.rows.row_invariants import FATAL, Rules
 from eagle3_assets.store import atomic_file
 from eagle3_assets.targets.tokenizer import Profile
@@ -53,7 +54,7 @@ def put_out(rows: Sequence[SampleRow], broken: Mapping[str, Bools]) -> list[Samp
 
 def rejected(tables: Iterable[pa.Table]) -> pa.Table | None:
     """The rows of grades Q and D, all columns (ids, evidence and reasons among them); None of no table."""
-    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT_GRADES))) for t in tables]
+    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT))) for t in tables]
     return pa.concat_tables(parts) if parts else None
 
 
