@@ -19,6 +19,7 @@ from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.exact.search.reconstruction import Reconstruction
 from eagle3_assets.exact.second_opinion.audit import Audit, with_rates
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire import journal
 from eagle3_assets.wire.fields import Fields, storable
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.values import usd
@@ -44,10 +45,7 @@ def build_rows(
         raise ExactError(
             f"wire_profiles.json: {fault}; learn it again from this target's answers (`eagle3 run --until wire_profiles`)"
         )
-    best: dict[tuple[str, int], WireAnswer] = {}
-    for answer in answers:
-        if answer.outcome == "finished" and (answer.key not in best or best[answer.key].attempt < answer.attempt):
-            best[answer.key] = answer
+    best = journal.best(answers)
     entries: dict[str, dict[str, Any] | None] = {}  # a provider's profile is taken apart once for all of its rows
     rows = []
     for key in sorted(best):

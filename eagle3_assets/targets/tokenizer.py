@@ -219,10 +219,6 @@ class Profile:
         """The text that `ids` spell; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
-    def has_marker_text(self, text: str) -> bool:
-        """True when `text` holds the literal name of a control or reserved token."""
-        return self.marker_pattern.search(text) is not None
-
     @cached_property
     def marker_pattern(self) -> re.Pattern[str]:
         """Matches the literal name of any control or reserved token."""

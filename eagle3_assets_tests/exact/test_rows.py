@@ -19,6 +19,7 @@ from eagle3_assets.exact.second_opinion.checker import Checker
 from eagle3_assets.review.rows.quarantine import put_out, rules_of
 from eagle3_assets.store import write_json
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire import journal
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
@@ -55,6 +56,15 @@ def test_the_highest_finished_attempt_counts_and_failures_give_no_row(mini: Prof
     assert [(row.sample_id, row.attempt) for row in rows] == [(first.sample_id, 2)]
     assert "Two." in mini.decode(rows[0].input_ids)
     assert rows[0].wire_sha256 == hashlib.sha256(second.body).hexdigest()
+
+
+def test_of_two_records_of_one_attempt_rows_and_checks_take_the_same(mini: Profile, campaign: Campaign) -> None:
+    provider = Provider(mini)
+    first = provider.answer(Truth(content="One."))
+    again = dataclasses.replace(provider.answer(Truth(content="Two.")), sample_id=first.sample_id)
+    assert first.attempt == again.attempt
+    (row,) = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [first, again], None)
+    assert row.wire_sha256 == hashlib.sha256(journal.best([first, again])[first.key].body).hexdigest()
 
 
 def test_rows_survive_the_file_and_carry_what_was_sent_and_billed(mini: Profile, campaign: Campaign, tmp_path: Path) -> None:

@@ -21,29 +21,29 @@ from typing import Any, Literal
 import aiohttp
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.run.concurrency import Admission, backoff_s
+from eagle3_assets.collect.given_answers import import_answer
+from eagle3_assets.collect.money.desk import Desk
+from eagle3_assets.collect.money.ledger import Ledger, Money
+from eagle3_assets.collect.money.reconcile import Reconciliation
 from eagle3_assets.collect.run.attempt import Attempt
 from eagle3_assets.collect.run.bills import Bills
-from eagle3_assets.collect.money.desk import Desk
-from eagle3_assets.collect.servers.engines import EnginePool, build_engine_request
-from eagle3_assets.collect.servers.exchange import new_session
-from eagle3_assets.collect.run.filing import Filing
+from eagle3_assets.collect.run.concurrency import Admission, backoff_s
 from eagle3_assets.collect.run.cycle_collector import rarely_collected
-from eagle3_assets.collect.given_answers import import_answer
+from eagle3_assets.collect.run.filing import Filing
 from eagle3_assets.collect.run.lanes import Item, Lane, next_lane
-from eagle3_assets.collect.money.ledger import Ledger, Money
-from eagle3_assets.collect.servers.openrouter import build_request, guard_url, most_it_can_cost, request_headers
 from eagle3_assets.collect.run.outcomes import Finding
 from eagle3_assets.collect.run.progress import Meter, Progress
 from eagle3_assets.collect.run.ramp import Ramp
-from eagle3_assets.collect.money.reconcile import Reconciliation
-from eagle3_assets.collect.servers.routing import Routing, is_same_model, require_eligible
-from eagle3_assets.collect.servers.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.collect.run.shard_work import ShardJob, ShardResult, ShardWork
 from eagle3_assets.collect.run.stopping import out_of_money, refused, settings_are_wrong
-from eagle3_assets.wire.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.engines import EnginePool, build_engine_request
+from eagle3_assets.collect.servers.exchange import new_session
+from eagle3_assets.collect.servers.openrouter import build_request, guard_url, most_it_can_cost, request_headers
+from eagle3_assets.collect.servers.routing import Routing, is_same_model, require_eligible
+from eagle3_assets.collect.servers.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 __all__ = ["DEFAULT_PACE", "Pace", "Progress", "Servers", "ShardJob", "ShardResult", "collect"]
 log = logging.getLogger(__name__)

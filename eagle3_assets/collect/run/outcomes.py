@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eagle3_assets.collect.servers.exchange import Exchange
+from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.wire.completion import (
     NotACompletion,
     as_dict,
@@ -25,9 +27,7 @@ from eagle3_assets.wire.completion import (
     reasoning_text,
     usage_of,
 )
-from eagle3_assets.collect.servers.exchange import Exchange
 from eagle3_assets.wire.wire_answer import Outcome, RetryClass, WireAnswer
-from eagle3_assets.prompts.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,17 @@ def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, o
 
 # ---------------------------------------------------------------------------------------------------- streams
 @dataclass(frozen=True, slots=True)
+class Edges:
+    """What the deltas of one text say of their alignment, without ids: the counts of a `Channel`."""
+
+    in_arguments: bool
+    edges: int
+    off: int
+    joints: int
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Channel:
     """The deltas of one text against the candidate's ids of it.
 
@@ -253,6 +264,10 @@ class Channel:
     @property
     def refutes(self) -> bool:
         return self.ids != self.canonical
+
+    @property
+    def counts(self) -> Edges:
+        return Edges(self.in_arguments, self.edges, self.off, self.joints, self.chance)
 
 
 # How often an edge between two ids that were sampled is no edge of the encoder. Of the recorded streams (recorded-traffic.md, cause 4):
@@ -365,12 +380,13 @@ def is_joint(data: bytes, edge: int) -> bool:
     return data[edge - 2 : edge] in (b'":', b'",') and data[edge : edge + 1] == b'"'
 
 
-def alignment_nats(channels: Iterable[Channel]) -> float:
-    """Log of how much likelier these deltas are as whole ids than as pieces cut between any two characters."""
+def alignment_nats(channels: Iterable[Edges | Channel], off_in_text: float = OFF_IN_TEXT) -> float:
+    """Log of how much likelier these deltas are as whole ids than as pieces cut between any two characters. `off_in_text`: how often the
+    model leaves the encoder's path in texts, an id."""
     total = 0.0
     for channel in channels:
         total += (channel.edges - channel.off) * -math.log(channel.chance)
-        rare = OFF_IN_ARGUMENTS if channel.in_arguments else OFF_IN_TEXT
+        rare = OFF_IN_ARGUMENTS if channel.in_arguments else max(OFF_IN_TEXT, min(off_in_text, 0.5))
         total += channel.joints * math.log(OFF_AT_JOINT / (1 - channel.chance))
         total += (channel.off - channel.joints) * math.log(rare / (1 - channel.chance))
     return total

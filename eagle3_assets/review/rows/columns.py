@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-OUT_GRADES = ("Q", "D")  # never admitted to a corpus (design section 5, "Where a row may go")
+from eagle3_assets.grades import OUT
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -118,7 +118,7 @@ class Columns:
     @cached_property
     def admitted(self) -> Bools:
         """False for the rows that no corpus takes: quarantined or unverified."""
-        return ~np.isin(self.grades, OUT_GRADES)
+        return ~np.isin(self.grades, OUT)
 
     @cached_property
     def evidence(self) -> list[dict[str, Any]]:

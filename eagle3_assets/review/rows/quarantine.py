@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Campaign, Dataset
 from eagle3_assets.exact.sample_row import SampleRow, to_table
-from eagle3_assets.review.rows.columns import OUT_GRADES, Columns
+from eagle3_assets.grades import OUT
+from eagle3_assets.review.rows.columns import Columns
 from eagle3_assets.review.rows.row_invariants import FATAL, Rules, broken_rows
 from eagle3_assets.review.rows.wires import wires_of
 from eagle3_assets.store import atomic_file
@@ -57,7 +58,7 @@ def put_out(rows: Sequence[SampleRow], answers: Iterable[WireAnswer], rules: Rul
 
 def rejected(tables: Iterable[pa.Table]) -> pa.Table | None:
     """The rows of grades Q and D, all columns (ids, evidence and reasons among them); None of no table."""
-    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT_GRADES))) for t in tables]
+    parts = [t.filter(pc.is_in(t.column("grade"), value_set=pa.array(OUT))) for t in tables]
     return pa.concat_tables(parts) if parts else None
 
 
