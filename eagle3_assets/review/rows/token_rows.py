@@ -101,7 +101,7 @@ def judge_columns(
     """
     faults = structure_faults(columns, n_vocab) | grade_faults(columns)
     malformed = np.any(list(faults.values()), axis=0) if len(columns) else np.zeros(0, dtype=bool)
-    checked = {} if checker is None else _second_opinions(columns, ~malformed, checker, canonical=not just_made)
+    checked = {} if checker is None else _second_opinions(columns, ~malformed, checker, believed=just_made)
     verdicts = [_structure(columns, faults, malformed)]
     if finished_keys is not None:
         verdicts.append(_lineage(columns, finished_keys))
@@ -184,20 +184,20 @@ def _rows_verdict(name: str, columns: Columns, bad: Bools, total: int, what: str
     return verdict("tokens", name, False, message, numbers=numbers, examples=_ids(columns, leaked))
 
 
-def _second_opinions(columns: Columns, well_formed: Bools, checker: RowChecker, *, canonical: bool) -> dict[str, Bools]:
+def _second_opinions(columns: Columns, well_formed: Bools, checker: RowChecker, *, believed: bool) -> dict[str, Bools]:
     """The checker on every admitted, well-formed row (rows that are out carry their reasons already)."""
     asked: dict[str, Callable[[JudgedRow], bool]] = {
         "grammar": lambda row: checker.grammar(row) is not None,
         "wire_text": lambda row: checker.wire_text(row) is not None,
     }
-    names = (*asked, *(("canonical", "canonical_asked") if canonical else ()))
-    out = {name: np.zeros(len(columns), dtype=bool) for name in names}
+    out = {name: np.zeros(len(columns), dtype=bool) for name in (*asked, "canonical", "canonical_asked")}
     for i in np.flatnonzero(columns.admitted & well_formed):
         row = _judged_row(columns, int(i))
         for name, fails in asked.items():
             out[name][i] = fails(row)
-        if canonical and row.source != "openrouter":
-            same = checker.canonical(row)
+        if row.source != "openrouter":
+            told = row.evidence.get("canonical") if believed else None
+            same = told if isinstance(told, bool) else checker.canonical(row)
             out["canonical"][i], out["canonical_asked"][i] = same is False, same is not None
     return out
 
