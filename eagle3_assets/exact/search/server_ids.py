@@ -107,7 +107,7 @@ def _modes(case: Case) -> Iterator[Case]:
     """The mode that the request suggests, then the other one where the model has two (114 of 120 Qwen3 rows with their sampled ids had no
     reasoning: recorded-traffic.md section 4)."""
     yield case
-    if case.profile.opened_by != "never" and case.profile.facts["reasoning"].get("instant"):
+    if case.profile.opened_by != "never" and case.profile.instant:
         yield replace(case, mode=replace(case.mode, prompt=not case.thinking, turn=not case.thinking, prefill=0))
 
 

@@ -110,7 +110,7 @@ class Checker:
         told = row.evidence.get(key)
         if isinstance(told, bool):
             return told
-        instant = self._profile.facts["reasoning"].get("instant")
+        instant = self._profile.instant
         request = answer.request if answer else {}
         return self._profile.opened_by != "never" and (not instant or wants_thinking(request, self._thinking))
 

@@ -26,13 +26,12 @@ from eagle3_assets.targets.tokenizer import Profile
 def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
     """The rules for single rows of a dataset: what its own `sampling` says, else the campaign's."""
     sampling = campaign.sampling_of(dataset)
-    named = set(profile.specials.values())
     return Rules(
         model=campaign.target.model,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         max_length=campaign.corpus.max_length,
-        reserved=frozenset(i for i in range(profile.n_base, profile.n_vocab) if i not in named),
+        reserved=profile.reserved_ids,
         markers=profile.marker_pattern,
         tokenizer_sha256=profile.tokenizer_sha256,
     )
