@@ -46,6 +46,10 @@ class CampaignTable(_Table):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,40}$")
     seed: int = 0
     data_collection: Literal["deny", "allow"] = "deny"
+    title: str | None = Field(
+        default=None, pattern=r"^[ -~]{1,100}$", description="who asks, for OpenRouter's statistics; default: eagle3_assets NAME"
+    )
+    url: str | None = Field(default=None, pattern=r"^https?://[!-~]{1,200}$", description="your page, sent as HTTP-Referer")
 
     @field_validator("name")
     @classmethod

@@ -6,7 +6,7 @@ Belongs here: grade Q with the invariant's name in `reasons`; the Parquet of rej
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.exact.sample_row import SampleRow, to_table
+from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.grades import OUT
-from eagle3_assets.review.rows.columns import Columns
-from eagle3_assets.review.rows.row_invariants import FATAL, Rules, broken_rows
-from eagle3_assets.review.rows.wires import wires_of
+from eagle3_assets.review.rows.columns import Bools, Columns
+from eagle3_assets.review.rows.row_invariants import FATAL, Rules
 from eagle3_assets.store import atomic_file
 from eagle3_assets.targets.tokenizer import Profile
-from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
@@ -39,11 +37,9 @@ def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
     )
 
 
-def put_out(rows: Sequence[SampleRow], answers: Iterable[WireAnswer], rules: Rules) -> list[SampleRow]:
+def put_out(rows: Sequence[SampleRow], broken: Mapping[str, Bools]) -> list[SampleRow]:
     """`rows` with grade Q, probability 0 and the invariant's name in `reasons` where one of `FATAL` is broken. The rest is untouched;
-    survivors of a row that is out are kept: they say what was thought."""
-    columns = Columns(to_table(rows))
-    broken = broken_rows(columns, wires_of(columns, answers), rules, FATAL)
+    survivors of a row that is out are kept: they say what was thought. `broken`: invariant → bool [rows] (`row_invariants`)."""
     out = []
     for i, row in enumerate(rows):
         names = [name for name in FATAL if broken[name][i]]
