@@ -63,9 +63,10 @@ TokenizerFacts = Annotated[RanksFacts, Field()]
 
 # ---------------------------------------------------------------------------------------------------- a turn
 class TurnFacts(Table):
-    """What ends a turn; for `template.kind = "kimi"` also the words around one."""
+    """What ends a turn (and one with calls, where that is another token); for `template.kind = "kimi"` also the words around one."""
 
     end: str
+    end_after_calls: str | None = None
     user: str | None = None
     assistant: str | None = None
     other: str | None = None
@@ -141,7 +142,54 @@ class JsonCalls(Table):
         return _pattern(value, "name", "arguments")
 
 
-ToolFacts = Annotated[NoTools | SectionCalls | JsonCalls, Field(discriminator="form")]
+class ParameterCalls(Table):
+    """Each call is a name and one element a parameter between two markers (Qwen3-Coder, GLM-4.5 and later). In the formats `{name}`,
+    `{key}` and `{value}` stand for the call's own texts, everything else as it is written."""
+
+    form: Literal["parameters"]
+    ends_reasoning: bool
+    call_begin: str
+    call_end: str
+    separator: str
+    head_format: str
+    parameter_format: str
+    tail: str
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {"call_begin": self.call_begin, "call_end": self.call_end}
+
+    @model_validator(mode="after")
+    def _formats_have_their_fields(self) -> ParameterCalls:
+        for key, fields in (("head_format", ("{name}",)), ("parameter_format", ("{key}", "{value}"))):
+            lacking = [field for field in fields if getattr(self, key).count(field) != 1]
+            if lacking:
+                raise ValueError(f"tools.{key} is {getattr(self, key)!r}, expected {' and '.join(lacking)} in it once")
+        return self
+
+
+class BareJsonCalls(Table):
+    """One call is one JSON object that is the whole content, without a marker (Llama 3.1 and later)."""
+
+    form: Literal["bare_json"]
+    body_format: str
+    body_pattern: str
+
+    @property
+    def ends_reasoning(self) -> bool:
+        return False
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {}
+
+    @field_validator("body_pattern")
+    @classmethod
+    def _names_both(cls, value: str) -> str:
+        return _pattern(value, "name", "arguments")
+
+
+ToolFacts = Annotated[NoTools | SectionCalls | JsonCalls | ParameterCalls | BareJsonCalls, Field(discriminator="form")]
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
@@ -237,6 +285,7 @@ class TargetFacts(Table):
         """Every marker that the grammar names is a control token of the tokenizer."""
         named: dict[str, str | None] = {f"tools.{key}": name for key, name in self.tools.markers.items()}
         named |= {"turn.end": self.turn.end, "tokenizer.eos": self.tokenizer.eos}
+        named |= {"turn.end_after_calls": self.turn.end_after_calls} if self.turn.end_after_calls else {}
         if self.reasoning.opened_by != "never":
             named |= {"reasoning.open": self.reasoning.open, "reasoning.close": self.reasoning.close}
         unknown = [f"{where} = {name!r}" for where, name in named.items() if name not in self.tokenizer.special]
@@ -254,7 +303,13 @@ class TargetFacts(Table):
     @cached_property
     def turn_markers(self) -> tuple[str, ...]:
         """The names of the control tokens that the model may write in a turn."""
-        named = [*self.tools.markers.values(), self.reasoning.open, self.reasoning.close, self.turn.end]
+        named = [
+            *self.tools.markers.values(),
+            self.reasoning.open,
+            self.reasoning.close,
+            self.turn.end,
+            self.turn.end_after_calls,
+        ]
         return tuple(dict.fromkeys(name for name in named if name))
 
     def changed(self, **tables: Mapping[str, Any]) -> TargetFacts:
@@ -337,7 +392,7 @@ _TABLES: dict[str, tuple[type[Table], ...]] = {
     "tokenizer": (RanksFacts,),
     "turn": (TurnFacts,),
     "reasoning": (ReasoningFacts,),
-    "tools": (NoTools, SectionCalls, JsonCalls),
+    "tools": (NoTools, SectionCalls, JsonCalls, ParameterCalls, BareJsonCalls),
     "template": (KimiTemplate, JinjaTemplate, NoTemplate),
 }
 

@@ -15,7 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import tiktoken
 
 from eagle3_assets.errors import ExactError
@@ -23,6 +26,9 @@ from eagle3_assets.store import data_root
 from eagle3_assets.targets.facts import OpenedBy, TargetFacts
 from eagle3_assets.targets.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
 from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, read_ranks
+
+if TYPE_CHECKING:
+    from eagle3_assets.targets.grammar import TurnGrammar
 
 __all__ = [
     "PROFILES_DIR",
@@ -87,18 +93,31 @@ class Profile:
             return (self.facts.tokenizer.reserved_name or "<|unnamed_{id}|>").format(id=token_id)
         return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
 
+    @cached_property
+    def grammar(self) -> TurnGrammar:
+        """How the model's family writes a turn."""
+        from eagle3_assets.targets.grammar import grammar_of
+
+        return grammar_of(self)
+
+    @cached_property
+    def ordinary(self) -> npt.NDArray[np.bool_]:
+        """bool [n_vocab]: which ids spell text."""
+        return np.arange(self.n_vocab) < self.n_base
+
     def is_ordinary(self, token_id: int) -> bool:
         """Whether the id spells text. Control and reserved ids do not, nor does a number outside the vocabulary."""
-        return 0 <= token_id < self.n_base
+        return 0 <= token_id < self.n_vocab and bool(self.ordinary[token_id])
 
     def count_controls(self, ids: Iterable[int]) -> int:
         """How many of `ids` (all of the vocabulary) are control or reserved."""
-        return sum(map(self.n_base.__le__, ids))
+        tokens = np.fromiter(ids, dtype=np.int64)
+        return len(tokens) - int(self.ordinary[tokens].sum())
 
     @property
     def reserved_ids(self) -> frozenset[int]:
         """The ids that are neither ordinary nor a named control token: no model writes them."""
-        return frozenset(range(self.n_base, self.n_vocab)) - set(self.specials.values())
+        return frozenset(np.flatnonzero(~self.ordinary).tolist()) - set(self.specials.values())
 
     @property
     def n_base(self) -> int:
@@ -113,6 +132,15 @@ class Profile:
     def end_id(self) -> int:
         """What ends a turn (never tokenizer.eos_token: design rule 1)."""
         return self.special(self.facts.turn.end)
+
+    @cached_property
+    def calls_end_id(self) -> int:
+        """What ends a turn with tool calls: GLM writes another token there, nearly everybody the same."""
+        return self.special(self.facts.turn.end_after_calls or self.facts.turn.end)
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset((self.end_id, self.calls_end_id))
 
     @property
     def opened_by(self) -> OpenedBy:
@@ -143,7 +171,7 @@ class Profile:
     @cached_property
     def marker_ids(self) -> frozenset[int]:
         """Every control id that the model writes in a turn."""
-        found = {self.end_id, self.think_open, self.think_close, *self.tool_ids.values()}
+        found = {*self.end_ids, self.think_open, self.think_close, *self.tool_ids.values()}
         return frozenset(token for token in found if token is not None)
 
     @property
@@ -151,13 +179,10 @@ class Profile:
         """Whether the model writes an id in front of a call's raw arguments (form "sections"); in the other forms a call is one body."""
         return self.facts.tools.form == "sections"
 
-    @cached_property
-    def separator(self) -> int:
-        """The id between two calls of the form "json"; raises ExactError when the profile's separator is not one token."""
-        ids = self.encoding.encode_ordinary(getattr(self.facts.tools, "separator", ""))
-        if len(ids) != 1:
-            raise ExactError(f"profile {self.name}: tools.separator is {len(ids)} tokens, expected one")
-        return ids[0]
+    @property
+    def numbers_calls(self) -> bool:
+        """Whether the ids that the model writes count the conversation's calls (Kimi); DeepSeek writes the function's bare name there."""
+        return "index" in self.tool_id_pattern.groupindex
 
     @cached_property
     def tool_id_pattern(self) -> re.Pattern[str]:

@@ -43,7 +43,9 @@ class BareJson:
 
     def ids(self, parts: Parts) -> Iterator[int]:
         if len(parts.calls) != 1 or parts.content:
-            raise ExactError(f"profile {self._profile.name}: a call is the whole content of a turn; {len(parts.calls)} calls were given")
+            raise ExactError(
+                f"profile {self._profile.name}: a call is the whole content of a turn; {len(parts.calls)} calls were given"
+            )
         yield from parts.calls[0].arguments or ()
 
     def call_parts(self, call: ToolCall, encode: Encode) -> CallParts:

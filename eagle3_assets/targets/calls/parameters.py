@@ -89,7 +89,9 @@ class ParameterBodies(Bodies):
         for key, raw in members:
             text = json_text(raw)
             if text is None and not _INTEGER.fullmatch(raw):
-                return f"the parameter {key!r} of {call.name!r} is neither text nor a whole number: its spelling is lost on the way"
+                return (
+                    f"the parameter {key!r} of {call.name!r} is neither text nor a whole number: its spelling is lost on the way"
+                )
             if text is not None and text != text.strip("\n"):
                 return f"the parameter {key!r} of {call.name!r} has line breaks at its edges, which parsers add and take away"
         return None
@@ -130,7 +132,9 @@ def raw_members(arguments: str) -> list[tuple[str, str]]:
         if _skip(arguments, at) != len(arguments):
             raise ValueError("something follows the object")
     except (ValueError, RecursionError) as error:
-        raise ExactError(f"arguments {arguments[:40]!r} are no JSON object ({error}): they cannot be written as parameters") from None
+        raise ExactError(
+            f"arguments {arguments[:40]!r} are no JSON object ({error}): they cannot be written as parameters"
+        ) from None
     return out
 
 
