@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 Normalizer = Literal["none", "nfc"]
 OpenedBy = Literal["prompt", "model", "never"]
@@ -58,7 +58,44 @@ class RanksFacts(Table):
         return self
 
 
-TokenizerFacts = Annotated[RanksFacts, Field()]
+class HubFacts(Table):
+    """A tokenizer.json of any kind, run by the `tokenizers` library: `special` names its control tokens, wherever their ids are."""
+
+    encoder: Literal["tokenizers"]
+    folders: tuple[str, ...] = Field(min_length=1)
+    package_folder: str | None = None
+    ranks_file: str = "tokenizer.json"
+    ranks_sha256: str | None = None
+    n_vocab: int = Field(ge=1)
+    eos: str
+    special: Mapping[str, int]
+
+    @property
+    def reserved_name(self) -> None:
+        return None
+
+    @property
+    def chunk_chars(self) -> None:
+        return None
+
+    @property
+    def chunk_run(self) -> None:
+        return None
+
+    @property
+    def normalizer(self) -> str:
+        return "the file's own"
+
+
+def _encoder(value: Any) -> str:
+    """Which encoder a table names: tiktoken where it says nothing."""
+    named = value.get("encoder", "tiktoken") if isinstance(value, Mapping) else getattr(value, "encoder", "tiktoken")
+    return str(named)
+
+
+TokenizerFacts = Annotated[
+    Annotated[RanksFacts, Tag("tiktoken")] | Annotated[HubFacts, Tag("tokenizers")], Discriminator(_encoder)
+]
 
 
 # ---------------------------------------------------------------------------------------------------- a turn
@@ -365,7 +402,8 @@ def fault_of(error: ValidationError, facts: Mapping[str, Any]) -> str:
         lacking = [_place(f["loc"])[1] for f in faults if f["type"] == "missing" and _place(f["loc"])[0] == where]
         return f"{where or 'the top'} lacks {', '.join(lacking)}"
     if kind == "union_tag_invalid":
-        return f"{key}.{str(context['discriminator']).strip(chr(39))} is {context['tag']!r}, expected one of {context['expected_tags']}"
+        tag = DISCRIMINATORS.get(key, "form")
+        return f"{key}.{tag} is {context['tag']!r}, expected one of {context['expected_tags']}"
     dotted = f"{where}.{key}" if where else key
     if kind == "extra_forbidden":
         return f"{dotted} is not read{_hint(where, key, facts)}"
@@ -389,7 +427,7 @@ def _place(loc: tuple[int | str, ...]) -> tuple[str, str]:
 
 _TABLES: dict[str, tuple[type[Table], ...]] = {
     "": (TargetFacts,),
-    "tokenizer": (RanksFacts,),
+    "tokenizer": (RanksFacts, HubFacts),
     "turn": (TurnFacts,),
     "reasoning": (ReasoningFacts,),
     "tools": (NoTools, SectionCalls, JsonCalls, ParameterCalls, BareJsonCalls),

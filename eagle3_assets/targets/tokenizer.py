@@ -24,6 +24,7 @@ import tiktoken
 from eagle3_assets.errors import ExactError
 from eagle3_assets.store import data_root
 from eagle3_assets.targets.facts import OpenedBy, TargetFacts
+from eagle3_assets.targets.hub_encoder import Encoder, HubEncoder
 from eagle3_assets.targets.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
 from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, read_ranks
 
@@ -56,12 +57,13 @@ RENDERER_VERSION = (
 class Profile:
     """One tokenizer with its turn grammar. Build with `load_profile`.
 
-    `facts` is the checked TOML, `encoding` a plain `tiktoken.Encoding`; `tokenizer_sha256` is of the ranks file as found.
+    `facts` is the checked TOML, `encoding` a plain `tiktoken.Encoding` or one of the `tokenizers` library;
+    `tokenizer_sha256` is of the ranks file as found.
     """
 
     name: str
     facts: TargetFacts = field(repr=False)
-    encoding: tiktoken.Encoding = field(repr=False)
+    encoding: Encoder = field(repr=False)
     tokenizer_sha256: str
     ranks_path: Path
     template_path: Path | None
@@ -89,7 +91,7 @@ class Profile:
             return self.special_names[token_id]
         if not 0 <= token_id < self.n_vocab:
             return "outside the vocabulary"
-        if token_id >= self.n_base:
+        if not self.is_ordinary(token_id):
             return (self.facts.tokenizer.reserved_name or "<|unnamed_{id}|>").format(id=token_id)
         return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
 
@@ -103,7 +105,17 @@ class Profile:
     @cached_property
     def ordinary(self) -> npt.NDArray[np.bool_]:
         """bool [n_vocab]: which ids spell text."""
-        return np.arange(self.n_vocab) < self.n_base
+        tokens = self.facts.tokenizer
+        if tokens.encoder == "tiktoken":
+            return np.arange(self.n_vocab) < tokens.n_base
+        mask = np.zeros(self.n_vocab, dtype=bool)
+        mask[[token for token in self._hub.ordinary_ids() if token < self.n_vocab]] = True
+        return mask
+
+    @property
+    def _hub(self) -> HubEncoder:
+        assert isinstance(self.encoding, HubEncoder)
+        return self.encoding
 
     def is_ordinary(self, token_id: int) -> bool:
         """Whether the id spells text. Control and reserved ids do not, nor does a number outside the vocabulary."""
@@ -119,10 +131,10 @@ class Profile:
         """The ids that are neither ordinary nor a named control token: no model writes them."""
         return frozenset(np.flatnonzero(~self.ordinary).tolist()) - set(self.specials.values())
 
-    @property
+    @cached_property
     def n_base(self) -> int:
-        """Ids below are ordinary tokens, ids from here on are control or reserved."""
-        return self.facts.tokenizer.n_base
+        """How many ids spell text; with the encoder tiktoken also the first id that does not."""
+        return int(self.ordinary.sum())
 
     @property
     def n_vocab(self) -> int:
@@ -219,7 +231,8 @@ class Profile:
         tiktoken itself would turn a lone surrogate into U+FFFD without a word (tokenizers.md section 2).
         """
         refuse_surrogates(text)
-        refuse_endless_blanks(text)
+        if self.facts.tokenizer.encoder == "tiktoken":
+            refuse_endless_blanks(text)
         return self.encoding.encode_ordinary(text)
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -229,6 +242,8 @@ class Profile:
         """
         refuse_surrogates(text)
         facts = self.facts.tokenizer
+        if facts.encoder == "tokenizers":
+            return self.encoding.encode(text, allowed_special="all")
         if facts.normalizer == "nfc":
             text = self._normalized(text)
         if facts.chunk_chars is None or facts.chunk_run is None:
@@ -254,6 +269,9 @@ class Profile:
 
         A tokenizer with a normalizer never showed its model any other form of the text, so there is no canonical encoding of it.
         """
+        if isinstance(self.encoding, HubEncoder):
+            altered = self.encoding.altered(text)
+            return f"{self.name}: {altered}, so no encoding of it is the canonical one" if altered else None
         if self.facts.tokenizer.normalizer == "nfc" and not unicodedata.is_normalized("NFC", text):
             return f"the text is not NFC, and {self.name} encodes NFC only: no encoding of it is the canonical one"
         return None
@@ -368,7 +386,9 @@ def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None
     if tokens.reserved_name is not None:
         unnamed = set(range(tokens.n_base, tokens.n_vocab)) - set(special.values())
         special |= {tokens.reserved_name.format(id=k): k for k in sorted(unnamed)}
+    if tokens.encoder == "tokenizers":
+        return Profile(name, facts, HubEncoder(ranks_path, data, tokens.special), sha256, ranks_path, template_path)
     encoding = tiktoken.Encoding(
-        name=name, pat_str=tokens.pattern, mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
+        name=name, pat_str=tokens.pattern, mergeable_ranks=read_ranks(ranks_path, data, tokens), special_tokens=special
     )
     return Profile(name, facts, encoding, sha256, ranks_path, template_path)

@@ -212,7 +212,7 @@ def test_another_tokenizer_json_is_refused(tokenizers: Path, tmp_path: Path, mon
 
     def refused(**changes: Any) -> str:
         with pytest.raises(ExactError) as caught:
-            read_ranks(path, json.dumps({**raw, **changes}).encode(), facts)
+            read_ranks(path, json.dumps({**raw, **changes}).encode(), facts.tokenizer)
         return str(caught.value)
 
     assert "normalizer is not the profile's" in refused(normalizer=None)
