@@ -194,7 +194,7 @@ def _template(profile: Profile) -> dict[str, Any]:
 
 
 def _golden(profile: Profile) -> dict[str, Any]:
-    """Recorded encodings and renderings that somebody laid beside the ranks: {"encode": [{text, ordinary, all_special}], "chat":
+    """Recorded encodings and renderings that somebody laid beside the ranks: {"encode": [{text, ordinary (optional), all_special}], "chat":
     [{name, model, messages, tools, kwargs, ids}]}. A chat case is rendered with the profile of its own model over the same ranks.
     """
     path = profile.ranks_path.with_name(GOLDEN_FILE)
@@ -209,7 +209,8 @@ def _golden(profile: Profile) -> dict[str, Any]:
         wrong = [
             repr(case["text"])
             for case in texts
-            if profile.encode(case["text"]) != case["ordinary"] or profile.encode_prompt(case["text"]) != case["all_special"]
+            if profile.encode(case["text"]) != case.get("ordinary", profile.encode(case["text"]))
+            or profile.encode_prompt(case["text"]) != case["all_special"]
         ]
         wrong += [f"chat {c['name']}" for c in chats if _golden_ids(profile, c) != c["ids"]]
     except (ValueError, KeyError, TypeError) as error:
