@@ -216,17 +216,20 @@ def _switch(template: Template, begin: str, close: str) -> str | None:
 # ---------------------------------------------------------------------------------------------------- tools
 def measure_tools(template: Template, out: Measured) -> None:
     """The form of calls, and how the template wants their arguments."""
-    region = _calls(template, [call(json.dumps(STRINGS))], "")
+    region = rendered_calls(template, [call(json.dumps(STRINGS))], "")
     shown_as = "text"
     if region is None or json.dumps(json.dumps(STRINGS)) in region:  # it failed on a text, or wrote it as a JSON string
-        region, shown_as = _calls(template, [call(dict(STRINGS))], ""), "object"
+        region, shown_as = rendered_calls(template, [call(dict(STRINGS))], ""), "object"
     if region is None or NAME not in region:
         out.say("tools", "form", "none", "the template renders no calls")
+        if "tool_calls" in template.source:
+            line = "The template speaks of tool_calls and renders none beside a text: rows with calls are set aside; go on?"
+            out.questions.append(Question("tools.form", line, ("none",)))
         return
     if shown_as == "object":
         out.say("template", "arguments", "object", "the template goes through the arguments of a call")
     arguments: Any = json.dumps(STRINGS) if shown_as == "text" else dict(STRINGS)
-    two = _calls(template, [call(arguments), call(arguments, "qzcall8")], "")
+    two = rendered_calls(template, [call(arguments), call(arguments, "qzcall8")], "")
     names = template.names_in(region)
     end = out.tables.get("turn", {}).get("end")
     found = (
@@ -237,12 +240,8 @@ def measure_tools(template: Template, out: Measured) -> None:
     )
     if found is None:
         out.say("tools", "form", "none", "the template renders calls in a form that no grammar of the package reads")
-        shown = region.replace("\n", "\\n")[:120]
-        out.questions.append(
-            Question(
-                "tools.form", f"Calls are written in no known form ({shown}): rows with calls are set aside; go on?", ("none",)
-            )
-        )
+        line = f"Calls are written in no known form ({region.strip()[:120]!r}): rows with calls are set aside; go on?"
+        out.questions.append(Question("tools.form", line, ("none",)))
         return
     for key, value in found.items():
         out.say("tools", key, value, f"rendered: {region.strip()[:100]!r}" if key == "form" else "")
@@ -265,7 +264,7 @@ def measure_calls_end(template: Template, ends: Sequence[str], out: Measured) ->
         out.say("turn", "end_after_calls", names[0], "the template writes it behind calls, generation_config.json stops at it")
 
 
-def _calls(template: Template, calls: list[dict[str, Any]], content: str) -> str | None:
+def rendered_calls(template: Template, calls: list[dict[str, Any]], content: str) -> str | None:
     """The text of the calls of a last turn: what the turn has more than the same turn without calls. None where none are shown."""
     message = {"role": "assistant", "content": content, "tool_calls": calls}
     with_calls = template.tried([user(), message], [TOOL])
@@ -326,7 +325,7 @@ def _json_formats(body: str) -> dict[str, str] | None:
         return None
     escaped = [text.replace("{", "{{").replace("}", "}}") for text in (before, middle, behind)]
     pattern = (
-        r"^\s*" + re.escape(before.strip()) + r'(?P<name>"(?:[^"\\]|\\.)*")' + re.escape(middle) + r"(?P<arguments>.*)\}\s*$"
+        r"^\s*" + re.escape(before.lstrip()) + r'(?P<name>"(?:[^"\\]|\\.)*")' + re.escape(middle) + r"(?P<arguments>.*)\}\s*$"
     )
     return {"body_format": f"{escaped[0]}{{name}}{escaped[1]}{{arguments}}{escaped[2]}", "body_pattern": pattern}
 

@@ -161,7 +161,7 @@ def _measure_ranks(path: Path, out: Measured) -> dict[str, int]:
     """Ranks alone: the split pattern stands in the publisher's code, so it is a known vocabulary's, or it is asked for."""
     data = path.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
-    named = {name: token for name, token in _config_names(path.with_name(CONFIG_FILE)).items()}
+    named = _config_names(path.with_name(CONFIG_FILE))
     n_base = sum(1 for line in data.splitlines() if line.strip())
     for key, value in {"ranks_file": path.name, "ranks_sha256": sha256, "n_base": n_base}.items():
         out.say("tokenizer", key, value)

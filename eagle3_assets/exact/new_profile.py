@@ -21,7 +21,7 @@ from eagle3_assets.exact.probe import EDGE_TEXTS, GOLDEN_FILE, conversations
 from eagle3_assets.exact.prompt_side.render import reasoning_of, template_of
 from eagle3_assets.targets.grammar import assemble
 from eagle3_assets.targets.tokenizer import TEMPLATE_FILE, Profile
-from eagle3_assets.targets.turn_text import TurnText, parts_of
+from eagle3_assets.targets.turn_text import TurnText, parts_of, texts_of
 from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, HUB_FILE
 from eagle3_assets.wire.fields import ToolCall
 
@@ -139,7 +139,7 @@ def grammar_faults(profile: Profile) -> list[str]:
         for count in (1,) if form == "bare_json" else (1, 2):
             raw = json.dumps(arguments, ensure_ascii=False)
             ids = [profile.tool_id(probes.NAME, k) or f"call{k}" for k in range(count)]
-            region = probes._calls(template, [probes.call(dict(arguments) if as_object else raw, i) for i in ids], "")
+            region = probes.rendered_calls(template, [probes.call(dict(arguments) if as_object else raw, i) for i in ids], "")
             turn = TurnText("", "", tuple(ToolCall(i, probes.NAME, raw) for i in ids))
             parts = parts_of(profile, turn, thinking=False)
             ours = profile.decode(assemble(profile, parts)[:-1])
@@ -147,7 +147,17 @@ def grammar_faults(profile: Profile) -> list[str]:
                 faults.append(
                     f"{count} call(s) with {title}: the template writes {(region or '')[-90:]!r}, the grammar {ours[-90:]!r}"
                 )
+            read = [(call.name, _parsed(call.arguments)) for call in texts_of(profile, parts).calls]
+            if read != [(probes.NAME, arguments)] * count:
+                faults.append(f"{count} call(s) with {title} are read back as {read!r:.120}")
     return faults
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _without_end(region: str, profile: Profile) -> str:
@@ -191,10 +201,9 @@ def golden_of(profile: Profile) -> dict[str, Any]:
             switch = {facts.template.switch: thinking} if facts.template.switch else {}
             shown = [_as_engines_show(message, facts.template.arguments == "object", profile) for message in messages]
             try:
-                (text,), _ = render_jinja_template(
-                    [shown], tools=tools, chat_template=source, add_generation_prompt=True,
-                    **named, **facts.template.variables, **switch,
-                )  # fmt: skip
+                variables: dict[str, Any] = {**named, **facts.template.variables, **switch, "add_generation_prompt": True}
+                rendered, _ = render_jinja_template([shown], tools=[*tools] if tools else None, chat_template=source, **variables)
+                text = str(rendered[0])
             except Exception:
                 continue
             text += facts.template.generation_suffix
