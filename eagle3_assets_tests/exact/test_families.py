@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli.main import run
 from eagle3_assets.exact.new_profile import grammar_faults
+from eagle3_assets.exact.probe import probe
 from eagle3_assets.exact.prompt_side.render import render_prompt
 from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.targets.grammar import assemble, check, split
@@ -45,6 +47,23 @@ def test_what_the_files_say_is_measured_and_nothing_is_asked(family: Family, mea
         assert getattr(getattr(facts, table), key) == expected, where
     assert set(facts.tokenizer.special) == set(family.tokens)
     assert not [fault for fault in grammar_faults(measured) if "whole numbers" in fault]
+
+
+def test_the_probe_holds_the_profile_against_the_publishers_own_encodings(
+    family: Family, measured: Profile, campaign: Campaign
+) -> None:
+    own = campaign.target.model_copy(update={"profile": family.name, "end_of_turn_id": None})
+    found = probe(campaign.model_copy(update={"target": own}), measured)
+    assert {name: result["message"] for name, result in found["checks"].items() if not result["passed"]} == {}
+    assert found["facts"]["golden_encodings"] >= 200 and found["facts"]["golden_renderings"] >= 4
+
+
+def test_a_golden_encoding_that_the_profile_does_not_give_is_seen(measured: Profile, campaign: Campaign) -> None:
+    path = measured.ranks_path.with_name("golden.json")
+    golden = json.loads(path.read_text(encoding="utf-8"))
+    golden["chat"][0]["ids"][-1] -= 1
+    path.write_text(json.dumps(golden), encoding="utf-8")
+    assert not probe(campaign, measured)["checks"]["golden"]["passed"]
 
 
 def test_prompts_are_those_of_the_models_own_template_and_library(family: Family, measured: Profile) -> None:
