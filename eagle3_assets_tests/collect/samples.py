@@ -24,6 +24,7 @@ QUICK = Pace(
     provider_pause=0.02,
     key_trust=0.005,
     outage_most=0.5,
+    row_wait_most=5.0,
 )
 
 
