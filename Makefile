@@ -6,15 +6,13 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
 TEST_WORKERS ?= 2
+# A mark of the command line replaces the one of pyproject.toml, so the tests that need an environment of their own are named again.
+FAST := not e2e and not slow and not browser and not trainers and not vllm and not ray and not s3
 
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
-<<<<<<< HEAD
-.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray test-s3 lint types ui clean-demo
-=======
-.PHONY: setup demo test test-browser test-trainers trainers test-vllm test-ray lint types ui clean-demo viewer
->>>>>>> wt-view
+.PHONY: setup demo check test test-browser test-trainers trainers test-vllm test-ray test-s3 lint types ui clean-demo viewer
 
 setup: $(VENV)/.installed
 
@@ -30,6 +28,9 @@ demo: setup ## the whole flow in miniature: no key, no GPU, no model download
 
 test: setup # a file's tests stay together; the minutes-long files start first; threads that spin beside two workers only cost
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder eagle3_assets_tests/e2e eagle3_assets_tests
+
+check: lint types ## the inner loop, under 90 seconds on two cores: lint, types and every test that is neither e2e nor slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "$(FAST)" eagle3_assets_tests
 
 test-browser: setup ## needs Debian's chromium
 	$(BIN)/python -m pytest -m browser
@@ -74,7 +75,6 @@ $(RAY)/.installed: $(VENV)/.installed
 test-ray: $(RAY)/.installed ## a local Ray cluster of two workers, one killed in mid-run
 	$(RAY)/bin/python -m pytest -m ray eagle3_assets_tests/states/test_ray.py
 
-<<<<<<< HEAD
 # A real S3 server process and the client that the extra `s3` brings, in an environment of their own over the platform's packages.
 S3 ?= .venv-s3
 
@@ -87,7 +87,6 @@ $(S3)/.installed: $(VENV)/.installed
 test-s3: $(S3)/.installed ## the remote tier against an S3 server, over a wire that cuts
 	$(S3)/bin/python -m pytest -m s3 eagle3_assets_tests/tier
 
-=======
 viewer: viewer/node_modules/.installed ## the pages of `eagle3 view`, built into the package (needs Node >= 20)
 	cd viewer && npm run build
 
@@ -95,7 +94,6 @@ viewer/node_modules/.installed: viewer/package-lock.json
 	cd viewer && npm ci --no-audit --no-fund
 	touch $@
 
->>>>>>> wt-view
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -22,10 +22,12 @@ from typing import Any
 
 import orjson
 
-from eagle3_assets import lineage
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.exact.prompt_side.render import render_prompt
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import answers as answers_stage
+from eagle3_assets.stages import tokens as tokens_stage
 from eagle3_assets.store import Store, commit, is_current, read_manifest, write_bytes, write_json
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.journal import Journal
@@ -141,12 +143,12 @@ def write_shard(campaign: Campaign, store: Store, dataset: str, shard: str, toke
         for answer, _ in made:
             journal.append(answer)
     counts = {"selected": len(made), "finished": len(made), "failed": 0, "ambiguous": 0}
-    inputs = lineage.answers_inputs(campaign, store, dataset, shard)
-    commit(folder, files=sorted(folder.glob("segment-*.jsonl")), inputs=inputs, numbers=counts)
+    made_from = Artifact(answers_stage.STAGE, campaign, store, dataset, shard).inputs()
+    commit(folder, files=sorted(folder.glob("segment-*.jsonl")), inputs=made_from, numbers=counts)
     write_rows(path, [row for _, row in made])
     ids = sum(len(row.input_ids) for _, row in made)
-    inputs = lineage.tokens_inputs(campaign, store, dataset, shard)
-    commit(path, files=[path], inputs=inputs, numbers={"rows": len(made), "tokens": ids})
+    made_from = Artifact(tokens_stage.STAGE, campaign, store, dataset, shard).inputs()
+    commit(path, files=[path], inputs=made_from, numbers={"rows": len(made), "tokens": ids})
     return f"{dataset} {shard}: {len(made):,} rows, {ids:,} ids"
 
 
@@ -191,8 +193,8 @@ def prepare(root: Path, profile: str, samples: int, tokens: int, jobs: int) -> t
 
 def _stay_current(campaign: Campaign, store: Store, dataset: str, shard: str) -> None:
     """Rows made by an earlier version of the code are as good as new ones here: their manifest says so."""
-    path = store.tokens(dataset, shard)
-    inputs, manifest = lineage.tokens_inputs(campaign, store, dataset, shard), read_manifest(path)
+    artifact = Artifact(tokens_stage.STAGE, campaign, store, dataset, shard)
+    path, inputs, manifest = artifact.path, artifact.inputs(), artifact.manifest()
     if manifest is not None and is_current(path, inputs) is None:
         commit(path, files=[path], inputs=inputs, numbers=manifest.numbers)
 

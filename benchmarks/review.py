@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.full_size import options, prepared
-from eagle3_assets import gate, lineage
+from eagle3_assets import gate
 from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.exact import sample_row
 from eagle3_assets.exact.second_opinion.checker import Checker
@@ -26,7 +26,10 @@ from eagle3_assets.review.report import figures, report
 from eagle3_assets.review.report.campaign_page import write_campaign_page
 from eagle3_assets.review.rows import columns, token_rows, wires
 from eagle3_assets.review.rows.row_invariants import INVARIANTS
-from eagle3_assets.store import Store, commit
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import report as reports
+from eagle3_assets.stages import tokens
+from eagle3_assets.store import Store, commit, read_manifest
 from eagle3_assets.targets.tokenizer import load_profile
 from eagle3_assets.wire import journal
 
@@ -89,13 +92,14 @@ def review(campaign: Campaign, store: Store) -> Counter[str]:
         verdicts = []
         for shard in SHARDS:
             with timed("checks of token rows, whole"):
-                verdicts += gate.judge(campaign, store, "tokens", d.name, shard, anew=True)
+                verdicts += gate.judge(Artifact(tokens.STAGE, campaign, store, d.name, shard), anew=True)
         with timed("reports, whole"):
             built = report.build_report(campaign, store, d, verdicts)
-            inputs = lineage.report_inputs(campaign, store, d.name)
-            commit(store.report(d.name), files=report.report_files(store, d.name), inputs=inputs, numbers=built.numbers)
+            its_report = Artifact(reports.STAGE, campaign, store, d.name)
+            files = report.report_files(store, d.name)
+            commit(its_report.path, files=files, inputs=its_report.inputs(), numbers=built.numbers)
         with timed("checks of reports, whole"):
-            verdicts += gate.judge(campaign, store, "report", d.name, anew=True)
+            verdicts += gate.judge(its_report, anew=True)
         failed.update(v.check for v in verdicts if not v.passed)
         print(f"{d.name}: {built.numbers['rows']:,} rows, {peak_mb():,.0f} MB at most so far", flush=True)
     with timed("campaign page"):
@@ -123,7 +127,7 @@ def main() -> None:
 
 
 def totals(campaign: Campaign, store: Store) -> tuple[int, int]:
-    numbers = [gate.st.read_manifest(store.tokens(d.name, s)) for d in campaign.dataset for s in SHARDS]
+    numbers = [read_manifest(store.tokens(d.name, s)) for d in campaign.dataset for s in SHARDS]
     return tuple(sum(int(m.numbers[name]) for m in numbers if m is not None) for name in ("rows", "tokens"))  # type: ignore[return-value]
 
 

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from eagle3_assets.errors import CampaignError
+from eagle3_assets.grades import ADMITTED, HANDED_ON, GradeName
 
 CAMPAIGNS_DIR = Path(__file__).parent / "campaigns"
 BUILT_IN = ("demo", "kimi-k2.5")
 N_SHARDS = 16
 SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
 
-Grade = Literal["A0", "A1", "A2", "B1", "B2", "C1", "R", "I", "D", "Q"]
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
 ]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
@@ -194,6 +194,13 @@ class Mapping(_Table):
     prompt_ids: str | None = None
     finish_reason: str | None = None
 
+    @model_validator(mode="after")
+    def _names_the_column_of_its_kind(self) -> Mapping:
+        other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
+        if other in self.model_fields_set:
+            raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
+        return self
+
 
 class Dataset(_Table):
     """`[[dataset]]`: one B-dataset (or A1)."""
@@ -258,7 +265,7 @@ class Engine(_Table):
 class Corpus(_Table):
     """`[corpus]`: what is admitted and how it is cut."""
 
-    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I")
+    grades: tuple[GradeName, ...] = ADMITTED
     min_p_exact: float = Field(default=0.95, ge=0, le=1)
     max_length: int | None = Field(default=None, ge=2, description="ids of a row; longer ones meet too_long")
     too_long: Literal["drop", "cut"] = Field(
@@ -310,13 +317,29 @@ class Vocab(_Table):
 class Handoff(_Table):
     """`[handoff]`: the final grade policy; copies of the states in a trainer's own format, only where they are asked for."""
 
-    grades: tuple[Grade, ...] = ("A0", "A1", "A2", "B1", "B2", "R", "I")
+    grades: tuple[GradeName, ...] = HANDED_ON
     files: tuple[Literal["speculators", "specforge"], ...] = Field(
         default=(), description="trainers that get files of their own; without them they read the states in place"
     )
     file_bytes: int | None = Field(
         default=None, ge=1, description="confirms the size of such files, a trainer: at most so many bytes"
     )
+
+
+# What of `[extraction]` one engine alone reads. Ray reads its own and those of the engine that its workers run.
+ENGINE_SETTINGS: dict[str, tuple[str, ...]] = {
+    "transformers": ("devices",),
+    "vllm": ("urls", "vllm_python", "exchange", "in_flight", "timeout_s", "tensor_parallel", "reference"),
+    "ray": ("worker_engine", "workers", "gpus_per_worker", "ray_address"),
+}
+
+
+def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
+    """(low, mid, high) as E_k: E_2, E_(N//2), E_(N-3), on which all consumers' defaults agree under different numbers.
+
+    Kimi K2.5 (N = 61): (2, 30, 58). A model too shallow to have three different ones in order is refused by `states` (`check_layers`).
+    """
+    return 2, num_hidden_layers // 2, num_hidden_layers - 3
 
 
 class Extraction(_Table):
@@ -359,6 +382,18 @@ class Extraction(_Table):
     gpus_per_worker: float = Field(default=0.0, ge=0, description="ray: GPUs that each worker asks for")
     ray_address: str | None = Field(default=None, description="ray: an address or 'auto'; default: a cluster in this process")
 
+    @model_validator(mode="after")
+    def _settings_are_of_its_engine(self) -> Extraction:
+        running = {self.engine, self.capture_engine}
+        for engine, names in ENGINE_SETTINGS.items():
+            foreign = [name for name in names if name in self.model_fields_set]
+            if foreign and engine not in running:
+                raise ValueError(
+                    f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '
+                    f'"{self.engine}"; remove it, or did you mean engine = "{engine}"?'
+                )
+        return self
+
     @property
     def capture_engine(self) -> str:
         """The engine that runs the model: what decides the states. Ray only says where."""
@@ -373,6 +408,36 @@ class Extraction(_Table):
         for url in self.urls:
             if not re.match(r"^https?://[^/]+/?$", url):
                 raise ValueError(f"extraction.urls holds {url!r}: expected http://host:port")
+        return self
+
+
+class DrafterTable(_Table):
+    """`[drafter]`: who trains a drafter from the hand-off, and the drafts that its acceptance is counted for. Without it both are left out."""
+
+    trainer: Literal["eagle3", "speculators", "specforge"] = Field(
+        description="eagle3: the small trainer of this package, for a CPU and a tiny target"
+    )
+    python: str | None = Field(default=None, description="Python of the trainer's environment; default: this one")
+    launcher: tuple[str, ...] = Field(
+        default=(), description="words before it, e.g. srun and its options: what keeps the environment and sees the same folders"
+    )
+    arguments: tuple[str, ...] = Field(
+        default=(), description="of speculators or SpecForge, behind those that the hand-off gives"
+    )
+    settings: dict[str, float | int] = Field(default={}, description="of the small trainer, e.g. epochs = 4")
+    chain: int = Field(default=3, ge=1, le=32, description="drafts of a chain")
+    tree: tuple[int, int, int] | None = Field(default=(4, 3, 12), description="topk, steps, nodes of a tree of drafts; [] = none")
+    device: str = Field(default="cpu", description="where acceptance is computed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_tree(cls, raw: Any) -> Any:
+        return {**raw, "tree": None} if isinstance(raw, dict) and raw.get("tree") == [] else raw
+
+    @model_validator(mode="after")
+    def _numbers_of_a_tree(self) -> DrafterTable:
+        if self.tree is not None and min(self.tree) < 1:
+            raise ValueError(f"drafter.tree = {list(self.tree)}: expected topk, steps and nodes, each 1 or more")
         return self
 
 
@@ -418,6 +483,7 @@ class Campaign(_Table):
     vocab: Vocab
     handoff: Handoff = Handoff()
     extraction: Extraction = Extraction()
+    drafter: DrafterTable | None = None
     store: Tier = Tier()
     path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 
@@ -473,8 +539,7 @@ class Campaign(_Table):
     @property
     def layers(self) -> tuple[int, int, int]:
         """(low, mid, high) as E_k."""
-        n = self.target.num_hidden_layers
-        return self.extraction.layers or (2, n // 2, n - 3)
+        return self.extraction.layers or default_layers(self.target.num_hidden_layers)
 
     def dataset_named(self, name: str) -> Dataset:
         for d in self.dataset:

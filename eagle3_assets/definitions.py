@@ -14,39 +14,26 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
-from eagle3_assets.assets import (  # noqa: E402
-    answers,
-    corpus,
-    endpoints,
-    handoff,
-    hidden_states,
-    pilot,
-    plan,
-    prompts,
-    report,
-    tokenizer_probe,
-    tokens,
-    vocab_map,
-    wire_profiles,
-)
-from eagle3_assets.assets.stage import leave_last_word, say_last_word_at_exit  # noqa: E402
+from eagle3_assets.assets import build as assets  # noqa: E402
+from eagle3_assets.assets.frame import leave_last_word, say_last_word_at_exit  # noqa: E402
+from eagle3_assets.assets.prune import prune_job  # noqa: E402
 from eagle3_assets.campaign import Campaign, load_campaign  # noqa: E402
 from eagle3_assets.checks import stages as checks  # noqa: E402
 from eagle3_assets.errors import CampaignError  # noqa: E402
 from eagle3_assets.resources.gpu import GpuResource  # noqa: E402
 from eagle3_assets.resources.openrouter import OpenRouterResource  # noqa: E402
 
-STAGES = (
-    tokenizer_probe, endpoints, prompts, pilot, plan, answers, wire_profiles, tokens, report, corpus, vocab_map, handoff, hidden_states,
-)  # fmt: skip
-
 
 def build_definitions(campaign: Campaign) -> dg.Definitions:
     return dg.Definitions(
-        assets=[asset for stage in STAGES for asset in stage.build(campaign)],
+        assets=assets.build(campaign),
         asset_checks=checks.build(campaign),
-        jobs=[hidden_states.prune_job(campaign)],
-        resources={"openrouter": OpenRouterResource(kind=campaign.server.kind), "gpu": GpuResource.of(campaign)},
+        jobs=[prune_job(campaign)],
+        resources={
+            "openrouter": OpenRouterResource(kind=campaign.server.kind),
+            "gpu": GpuResource.of(campaign),
+            "pipes": dg.PipesSubprocessClient(),
+        },
         # A process a step in the UI: Terminate works, memory is given back. `eagle3 run` takes the in-process executor.
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
     )

@@ -1,9 +1,11 @@
 """Named partition sets, in one place, with their why.
 
-Belongs here: partition definitions and the backfill policy. Does not belong here: which keys a run selects.
+Belongs here: partition definitions, registering the dynamic ones, the backfill policy. Does not belong here: which keys a run selects.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import dagster as dg
 
@@ -23,3 +25,13 @@ def corpus_partitions(campaign: Campaign) -> dg.DynamicPartitionsDefinition:
     Named after the campaign, because dynamic partitions are global to a Dagster instance.
     """
     return dg.DynamicPartitionsDefinition(name=f"corpus_shards_{campaign.name}")
+
+
+def register_partitions(instance: dg.DagsterInstance, campaign: Campaign, keys: Sequence[str]) -> None:
+    """Make the parts of the corpus exactly `keys`: stale parts of an earlier corpus go."""
+    name = corpus_partitions(campaign).name
+    assert name is not None
+    known = set(instance.get_dynamic_partitions(name))
+    for stale in known - set(keys):
+        instance.delete_dynamic_partition(name, stale)
+    instance.add_dynamic_partitions(name, [k for k in keys if k not in known])

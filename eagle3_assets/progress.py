@@ -5,6 +5,7 @@ Belongs here: the channel. Does not belong here: what is shown (`cli/run.py` dra
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,3 +40,17 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+class Every:
+    """True at most once in `seconds`: for lines and observations that would otherwise flood the run's log."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._last = seconds, time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True

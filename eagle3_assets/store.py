@@ -362,6 +362,14 @@ class Store:
         return self.root / "handoff" / name
 
     @property
+    def drafter(self) -> Path:
+        return self.root / "drafter"
+
+    @property
+    def acceptance(self) -> Path:
+        return self.root / "acceptance"
+
+    @property
     def standin(self) -> Path:
         return self.root / "standin"
 

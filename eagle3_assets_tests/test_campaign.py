@@ -76,6 +76,29 @@ def test_a_good_file_loads_with_the_documented_defaults(tmp_path: Path) -> None:
     assert campaign.corpus.min_p_exact == 0.95
 
 
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (('{ kind = "messages" }', '{ kind = "prompt", messages = "m" }'), ["messages = 'm'", 'kind = "prompt"', "did you mean 'prompt'"]),
+        (('{ kind = "messages" }', '{ kind = "glaive", prompt = "q" }'), ["prompt = 'q'", 'kind = "glaive"', "did you mean 'messages'"]),
+        (("[vocab]", "[extraction]\ntensor_parallel = 8\n[vocab]"), ["extraction.tensor_parallel = 8", 'engine = "vllm"', "remove it"]),
+        (("[vocab]", '[extraction]\nengine = "vllm"\nworkers = 64\n[vocab]'), ["extraction.workers = 64", 'engine = "ray"', "remove it"]),
+        (("[vocab]", '[extraction]\nengine = "ray"\nurls = ["http://a:1"]\n[vocab]'), ["extraction.urls", 'engine = "vllm"']),
+        (("[vocab]", '[extraction]\nengine = "vllm"\ndevices = ["cuda:0"]\n[vocab]'), ["extraction.devices", 'engine = "transformers"']),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_kind_or_engine_is_a_mistake_and_never_ignored(
+    edit: tuple[str, str], words: list[str], tmp_path: Path
+) -> None:
+    line = message(tmp_path, edit)
+    assert "\n" not in line and all(word in line for word in words), line
+
+
+def test_ray_reads_the_settings_of_the_engine_that_its_workers_run(tmp_path: Path) -> None:
+    tables = '[extraction]\nengine = "ray"\nworker_engine = "vllm"\ntensor_parallel = 8\nworkers = 4\n[vocab]'
+    assert load(tmp_path, ("[vocab]", tables)).extraction.tensor_parallel == 8
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_built_in_campaigns_load(name: str) -> None:
     assert load_campaign(name).name == name

@@ -9,9 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from eagle3_assets import definitions
+from eagle3_assets import definitions, stages
 from eagle3_assets.campaign import SHARDS, Campaign
-from eagle3_assets.review.verdicts.table import CHECKS
 
 GRAPH = {
     "tokenizer_probe": [],
@@ -27,6 +26,7 @@ GRAPH = {
     "handoff/speculators": ["hidden_states", "vocab_map"],
     "handoff/specforge": ["hidden_states", "vocab_map"],
 }
+DRAFTED = {"drafter": {"handoff/speculators"}, "acceptance": {"drafter", "hidden_states"}}  # where the campaign has a [drafter]
 
 
 def _graph(defs: dg.Definitions) -> dict[str, set[str]]:
@@ -48,6 +48,7 @@ def test_the_asset_graph_is_the_designs(campaign: Campaign) -> None:
         expected[f"answers/{n}"] = {f"prompts/{n}"} | ({"plan"} if n in paid else set())
         expected[f"tokens/{n}"] = {f"answers/{n}", "wire_profiles", "tokenizer_probe"}
         expected[f"report/{n}"] = {f"tokens/{n}"}
+    expected |= DRAFTED if campaign.drafter is not None else {}
     assert _graph(definitions.build_definitions(campaign)) == expected
 
 
@@ -70,9 +71,7 @@ def test_answers_are_one_step_over_shared_shards(campaign: Campaign) -> None:
 def test_every_check_of_the_table_is_a_separate_asset_check(campaign: Campaign) -> None:
     defs = definitions.build_definitions(campaign)
     found = {(spec.asset_key.path[0], spec.name) for check in defs.asset_checks or [] for spec in check.check_specs}
-    expected = {
-        ("handoff" if stage.startswith("handoff_") else stage, c.name) for stage, checks in CHECKS.items() for c in checks
-    }
+    expected = {(s.asset_key("")[0], c.name) for s in stages.STAGES for c in s.checks}
     assert found == expected
     for check in defs.asset_checks or []:
         for spec in check.check_specs:
@@ -87,6 +86,26 @@ def test_definitions_load_without_torch_transformers_or_datasets() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_stage_and_no_command_but_run_loads_dagster() -> None:
+    code = (
+        "import importlib, sys\n"
+        "from eagle3_assets.cli.main import COMMANDS\n"
+        "import eagle3_assets.stages, eagle3_assets.gate, eagle3_assets.answering\n"
+        "for name in COMMANDS:\n"
+        "    if name != 'run': importlib.import_module('eagle3_assets.cli.' + name.replace('-', '_'))\n"
+        "print('dagster' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_every_asset_carries_the_code_version_of_its_stage(campaign: Campaign) -> None:
+    specs = definitions.build_definitions(campaign).resolve_all_asset_specs()
+    told = {tuple(spec.key.path): spec.code_version for spec in specs}
+    expected = {s.asset_key(d): s.code_version_of(campaign, d) for s in stages.STAGES for d in s.datasets(campaign)}
+    assert told == expected
 
 
 def test_a_bad_campaign_still_loads_one_asset_that_carries_the_line(tmp_path: Path) -> None:

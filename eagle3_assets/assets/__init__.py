@@ -1,6 +1,6 @@
-"""The asset graph: one file a stage, each a thin face over its room.
+"""The asset graph, made of `stages.STAGES`: thin faces of Dagster.
 
-Belongs here: asset definitions (key, group, kinds, owners, dependencies, metadata), recording of finished shards.
-No `from __future__ import annotations` in these files: Dagster inspects the annotation of `context` at run time.
-Does not belong here: logic (rooms), what inputs an artifact has (`lineage`), whether it may go on (`gate`).
+Belongs here: how a stage becomes an asset (`build.py`), the frame around its work (`frame.py`), what Dagster is told so that it calls
+outdated what `eagle3 status` calls outdated (`provenance.py`).
+Does not belong here: logic (rooms), what is true of a stage (`stages/`), whether an artifact may go on (`gate`).
 """

@@ -19,8 +19,9 @@ from typing import Any
 import dagster as dg
 
 from eagle3_assets import gate
-from eagle3_assets.review.verdicts.table import check_named
 from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.stage import Stage
+from eagle3_assets.viewer_links import rows_url
 
 SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
 SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens
@@ -29,16 +30,18 @@ SAMPLE_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An asset with checks: its stage, key, dataset (or "all"), partitions."""
+    """An asset with checks: its stage and dataset (or "all"), and its partitions as Dagster has them."""
 
-    stage: str
-    key: tuple[str, ...]
+    stage: Stage
     dataset: str
     partitions: dg.PartitionsDefinition | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:
-        return dg.AssetKey(self.key)
+        return dg.AssetKey(self.stage.asset_key(self.dataset))
+
+    def is_blocking(self, check: str) -> bool:
+        return next(c.blocking for c in self.stage.checks if c.name == check)
 
 
 def log_each(
@@ -78,14 +81,14 @@ def log_summaries(run: dg.OpExecutionContext, checked: Checked, summaries: Seque
             severity=result.severity,
             description=result.description,
             metadata=result.metadata,
-            blocking=check_named(checked.stage, str(result.check_name)).blocking,
+            blocking=checked.is_blocking(str(result.check_name)),
         )
         run.log_event(evaluation)  # type: ignore[arg-type]
         run.instance.report_runless_asset_event(evaluation)
     failed = [r for r in summaries if not r.passed and r.severity is dg.AssetCheckSeverity.ERROR]
-    stopping = [str(r.check_name) for r in failed if check_named(checked.stage, str(r.check_name)).blocking]
+    stopping = [str(r.check_name) for r in failed if checked.is_blocking(str(r.check_name))]
     if stopping:
-        name = "/".join(checked.key)
+        name = checked.asset_key.to_user_string()
         raise dg.Failure(f"{name}: blocking checks failed ({', '.join(stopping)}): {failed[0].description}", allow_retries=False)
 
 
@@ -118,11 +121,14 @@ def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
     """For a person: when and from what it was judged, and the examples, where they are samples with the command that opens one."""
     told: dict[str, Any] = {
         "judged": dg.MetadataValue.timestamp(time.time()),
-        "judged_from": "the files on disk, anew; nothing was bought",
+        "judged_from": "the files on disk, anew, or what this run had just made of them; nothing was bought",
     }
-    samples = [e for e in examples if SAMPLE_ID.fullmatch(e)] if checked.stage in SAMPLE_STAGES else []
+    samples = [e for e in examples if SAMPLE_ID.fullmatch(e)] if checked.stage.name in SAMPLE_STAGES else []
     if samples:
-        told["open_an_example"] = dg.MetadataValue.md("\n".join(f"- `eagle3 show {sample}`" for sample in samples))
+        lines = (
+            f"- `eagle3 show {sample}` or [in the viewer]({rows_url(id=sample)}), while `eagle3 view` runs" for sample in samples
+        )
+        told["open_an_example"] = dg.MetadataValue.md("\n".join(lines))
     return told | {"examples": list(examples)}
 
 

@@ -155,9 +155,9 @@ def _judge(profile: Profile, campaign: Campaign, answer: WireAnswer, wire_profil
 def buy_answers(campaign: Campaign, store: Store, count: int) -> list[str]:
     """Ask for up to `count` answers a stratum with log-probabilities; returns lines about what came of it. Raises GateError (nothing
     approved, no endpoint gives them), BudgetStop, WireError, LockedError; everything paid for is kept."""
-    from eagle3_assets.assets.answers import open_ledger
+    from eagle3_assets.answering import find_servers
+    from eagle3_assets.collect.campaign_ledger import open_ledger
     from eagle3_assets.prompts.file import read_prompts
-    from eagle3_assets.resources.openrouter import OpenRouterResource
 
     approved = planning.approved_usd(campaign, store)
     routing = stored_routing(campaign, store)
@@ -170,7 +170,7 @@ def buy_answers(campaign: Campaign, store: Store, count: int) -> list[str]:
         )
     prompts = {d.name: read_prompts(store.prompts(d.name)) for d in campaign.dataset if d.backend == "openrouter"}
     jobs = audit_jobs(campaign, store, routing, endpoints, prompts, count)
-    servers = OpenRouterResource(kind=campaign.server.kind).servers(campaign, store)
+    servers = find_servers(campaign, store, rented=True)
     with open_ledger(campaign, store, approved) as ledger:
         results = asyncio.run(ask_again(campaign, jobs, servers, ledger, routing))
     asked, answered = sum(r.selected for r in results), sum(r.finished for r in results)
@@ -227,7 +227,7 @@ async def ask_again(
     from rich.console import Console
     from rich.progress import Progress as Bars
 
-    from eagle3_assets.assets.answers import stopping_on_signals
+    from eagle3_assets.collect.signals import stopping_on_signals
 
     stop = asyncio.Event()
     with Bars(console=Console(stderr=True), transient=True) as bars, stopping_on_signals(stop):

@@ -20,7 +20,7 @@ from rich.text import Text
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.estimate import plan as planning
-from eagle3_assets.lineage import STAGES
+from eagle3_assets.stages import names
 from eagle3_assets.store import Store, data_root
 
 if TYPE_CHECKING:
@@ -107,11 +107,12 @@ def require_ready(campaign: Campaign, until: str | None) -> None:
 
     Raises Eagle3Error with the first thing that is missing and how many more there are.
     """
-    reached = STAGES.index(until) if until else len(STAGES)
+    flow = names()
+    reached = flow.index(until) if until else len(flow)
     looks: list[Callable[[], Finding]] = [lambda: _tokenizer(campaign)]
-    if campaign.rents and reached >= STAGES.index("endpoints"):
+    if campaign.rents and reached >= flow.index("endpoints"):
         looks.append(lambda: _key(campaign, False))
-    if reached >= STAGES.index("prompts"):
+    if reached >= flow.index("prompts"):
         store = Store.of(campaign)
         looks += [lambda d=d: _source(campaign, d) for d in campaign.dataset if not store.prompts(d.name).exists()]  # type: ignore[misc]
     lacking: list[Eagle3Error] = []

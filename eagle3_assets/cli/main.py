@@ -43,6 +43,7 @@ COMMANDS = {
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
     "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
     "fetch-tokenizer": "A profile's tokenizer files from the hub, pinned and without code.",
+    "accept": "Acceptance length of a drafter from stored states, without serving.",
     "push": "Hand-offs to a hub repository or an object store; a dry run unless --yes.",
     "standin": "The embedded OpenRouter: serve it, score against its truth.",
 }

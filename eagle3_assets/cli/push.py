@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from eagle3_assets import gate, lineage
+from eagle3_assets import gate, stages
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.handoff.push import Parcel, PushPlan, parcels_of, plan_push, push
@@ -60,12 +60,11 @@ def command(
 def _manifests(campaign: Campaign, store: Store, names: list[str]) -> list[Manifest]:
     """Committed, current, and past their blocking checks. Raises GateError or StoreError."""
     found = []
-    for item in lineage.items(campaign, store):
-        if "/".join(item.key) in names:
-            shard = item.partition or gate.ALL
-            gate.require_current(campaign, store, item.stage, gate.ALL, shard)
-            gate.require(campaign, store, item.stage, gate.ALL, shard, verify=False)  # hashed while it is sent
-            found.append(require(item.artifact, made_by="/".join(item.key)))
+    for artifact in stages.artifacts(campaign, store):
+        if "/".join(artifact.key) in names:
+            gate.require_current(artifact)
+            gate.require(artifact, verify=False)  # hashed while it is sent
+            found.append(require(artifact.path, made_by="/".join(artifact.key)))
     if not found:
         raise StoreError(f"{store.root}: there is nothing of {', '.join(names)} yet; materialize it first")
     return found

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from eagle3_assets import gate
+from eagle3_assets import gate, stages
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.errors import GateError
+from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.store import Store
 
 
@@ -29,15 +30,16 @@ def command(
     campaign = load_campaign()
     store = Store.of(campaign)
     name = campaign.dataset_named(dataset).name if dataset else None
-    found = [m for m in gate.made(campaign, store, name, shard) if stage in (None, m[0])]
+    found = [a for a in stages.made(campaign, store, name, shard) if a.stage.checks and stage in (None, a.stage.name)]
     if not found:
         raise GateError(f"{store.root}: nothing with checks was made for that; `eagle3 status` says what is there")
     stopping, lines = 0, []
-    for made in found:
-        verdicts = gate.judge(campaign, store, *made, anew=True)
-        where = " ".join(n for n in made if n != gate.ALL)
+    for artifact in found:
+        verdicts = gate.judge(artifact, anew=True)
+        named = dict(zip(("stage", "dataset", "shard"), artifact.place, strict=True))
+        where = " ".join(n for n in artifact.place if n != ALL)
         stopping += sum(v.stops for v in verdicts)
-        lines += [{"stage": made[0], "dataset": made[1], "shard": made[2], **asdict(v)} for v in verdicts]
+        lines += [{**named, **asdict(v)} for v in verdicts]
         if not as_json:
             failed = [v for v in verdicts if not v.passed]
             print(f"{where}: {len(verdicts) - len(failed)} of {len(verdicts)} checks pass")

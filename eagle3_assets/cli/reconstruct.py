@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from eagle3_assets.errors import ExactError, StoreError
+from eagle3_assets.grades import GRADES
 
 if TYPE_CHECKING:
     from eagle3_assets.exact.logs.log_learning import Drawn
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from eagle3_assets.exact.logs.log_workers import Rebuilt
 
 STDIN = Path("-")
-GRADES = ("A0", "A1", "A2", "B1", "B2", "R", "C1", "I", "D", "Q")
 
 
 def command(

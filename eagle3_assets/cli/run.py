@@ -22,27 +22,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from eagle3_assets import gate, lineage
-from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
+from eagle3_assets import gate, stages
+from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.cli.doctor import require_ready
 from eagle3_assets.cli.main import EXIT_INTERRUPTED
 from eagle3_assets.cli.status import gather, print_summary
+from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import Eagle3Error, GateError, StoreError
-from eagle3_assets.lineage import Item
 from eagle3_assets.progress import Step, listening
+from eagle3_assets.review.verdicts.table import ALL
+from eagle3_assets.stage import Artifact, Per
 from eagle3_assets.store import Store
 
-# One Dagster run each: assets of one run share a partitions definition, and wire_profiles sits between two partitioned stages.
-RUNS: tuple[tuple[str, ...], ...] = (
-    ("tokenizer_probe", "endpoints", "prompts", "pilot", "plan"),
-    ("answers",),
-    ("wire_profiles",),
-    ("tokens",),
-    ("report", "corpus", "vocab_map", "handoff_tokens"),
-    ("hidden_states",),
-    # tokens once more: with the states comes the model's verdict on rows that wait for it
-    ("handoff_tokens", "handoff_speculators", "handoff_specforge"),
-)
 TEMPORARY_HOME = "eagle3-home-"
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 MAX_ROUNDS = 4  # a stage made anew may outdate one behind it in the same run; more rounds than stages would mean a loop
@@ -60,8 +51,8 @@ def command(
     eagle3 run --until plan                 up to the plan: costs at most the pilot
     EAGLE3_CAMPAIGN=kimi-k2.5 eagle3 run    the real one
     """
-    if until is not None and until not in lineage.STAGES:
-        raise typer.BadParameter(f"no stage named {until!r}; stages are {', '.join(lineage.STAGES)}", param_hint="--until")
+    if until is not None and until not in stages.names():
+        raise typer.BadParameter(f"no stage named {until!r}; stages are {', '.join(stages.names())}", param_hint="--until")
     campaign = load_campaign()
     store = Store.of(campaign)
     # Dagster captures the streams of a step; the live line must reach the terminal nonetheless
@@ -82,26 +73,46 @@ def run_stages(
     campaign: Campaign, store: Store, instance: Any, console: Console, *, until: str | None = None, force: bool = False
 ) -> int:
     """Launch what is not current; returns an exit code (0, or 130 when interrupted). Raises the Eagle3Error that stopped a run."""
-    for judged in gate.rejudge_outdated(campaign, store):  # a run that died between making and checking
-        console.print(f"  checked again: {' '.join(n for n in judged if n != gate.ALL)}", highlight=False)
-    for stages in RUNS:
-        wanted = [s for s in stages if until is None or lineage.STAGES.index(s) <= lineage.STAGES.index(until)]
+    for judged in gate.rejudge_outdated(stages.made(campaign, store)):  # a run that died between making and checking
+        console.print(f"  checked again: {' '.join(n for n in judged.place if n != ALL)}", highlight=False)
+    try:
+        return _run_groups(campaign, store, instance, console, until=until, force=force)
+    finally:
+        _tell_dagster(campaign, store, instance)
+
+
+def _run_groups(campaign: Campaign, store: Store, instance: Any, console: Console, *, until: str | None, force: bool) -> int:
+    names = stages.names()
+    for group in stages.groups():
+        wanted = [s for s in group if until is None or names.index(s.name) <= names.index(until)]
         if not wanted:
             break
-        made: set[tuple[str, str | None]] = set()
+        made: set[tuple[str, str, str]] = set()
         for _ in range(MAX_ROUNDS):
-            stale = [i for i in lineage.items(campaign, store) if i.stage in wanted and (force or i.state() != "current")]
-            stale = [i for i in stale if not force or ("/".join(i.key), i.partition) not in made]
+            stale = [a for s in wanted for a in s.artifacts(campaign, store) if force or a.state() != "current"]
+            stale = [a for a in stale if not force or a.place not in made]
             if not stale:
                 break
-            made |= {("/".join(i.key), i.partition) for i in stale}
+            made |= {a.place for a in stale}
             if _launch(campaign, store, instance, stale, console):
                 return EXIT_INTERRUPTED
         else:
-            raise GateError(f"{', '.join(wanted)}: still not current after {MAX_ROUNDS} runs; see `eagle3 status`")
+            raise GateError(
+                f"{', '.join(s.name for s in wanted)}: still not current after {MAX_ROUNDS} runs; see `eagle3 status`"
+            )
         if not made:
-            console.print(f"[green]✓[/green] {', '.join(wanted)}: current", highlight=False)
+            console.print(f"[green]✓[/green] {', '.join(s.name for s in wanted)}: current", highlight=False)
     return 0
+
+
+def _tell_dagster(campaign: Campaign, store: Store, instance: Any) -> None:
+    """The UI calls outdated what `eagle3 status` calls outdated, also for reasons that no run of Dagster's has seen."""
+    from eagle3_assets.assets.provenance import follow
+    from eagle3_assets.partitions import register_partitions
+
+    if parts := corpus_shards(store):
+        register_partitions(instance, campaign, parts)
+    follow(instance, stages.artifacts(campaign, store))
 
 
 @contextmanager
@@ -170,25 +181,26 @@ def _state_error(said: str) -> StoreError:
     )
 
 
-def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], console: Console) -> bool:
+def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Artifact], console: Console) -> bool:
     """One Dagster run over `stale`, in this process. Returns True when it was interrupted."""
     import dagster as dg
 
-    from eagle3_assets.assets import corpus, stage
+    from eagle3_assets.assets import frame
     from eagle3_assets.definitions import defs
-    from eagle3_assets.partitions import corpus_partitions
+    from eagle3_assets.partitions import register_partitions
 
     tags: dict[str, str] = {}
-    partitions = [i.partition for i in stale if i.partition is not None]
-    if stale[0].stage == "hidden_states":  # known to the data root, perhaps not to a Dagster state that is new
-        corpus.register_partitions(instance, corpus_partitions(campaign), lineage.corpus_shards(store))
-    if partitions:
-        order = list(SHARDS) if stale[0].stage != "hidden_states" else lineage.corpus_shards(store)
-        first, last = min(partitions, key=order.index), max(partitions, key=order.index)
-        tags = dict(zip(RANGE_TAGS, (first, last), strict=True))
-    keys = sorted({i.key for i in stale})
-    title = ", ".join(dict.fromkeys(i.stage for i in stale)) + (f" {tags[RANGE_TAGS[0]]}...{tags[RANGE_TAGS[1]]}" if tags else "")
-    stage.last_error.clear()
+    first = stale[0].stage
+    if first.per is Per.PART:  # known to the data root, perhaps not to a Dagster state that is new
+        register_partitions(instance, campaign, first.partitions(store))
+    if first.per.partitioned:
+        partitions = [a.partition for a in stale]
+        order = first.partitions(store)
+        tags = dict(zip(RANGE_TAGS, (min(partitions, key=order.index), max(partitions, key=order.index)), strict=True))
+    keys = sorted({a.key for a in stale})
+    names = list(dict.fromkeys(a.stage.name for a in stale))
+    title = ", ".join(names) + (f" {tags[RANGE_TAGS[0]]}...{tags[RANGE_TAGS[1]]}" if tags else "")
+    frame.last_error.clear()
     with _live_line(console, title), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -197,7 +209,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
                 selection=dg.AssetSelection.assets(*(list(k) for k in keys)),
                 instance=instance,
                 resources=dict(defs.resources or {}),
-                tags={**tags, "eagle3/stages": ",".join(dict.fromkeys(i.stage for i in stale))},
+                tags={**tags, "eagle3/stages": ",".join(names)},
                 raise_on_error=False,
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
@@ -210,7 +222,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Item], 
     if result.success:
         console.print(f"[green]✓[/green] {title}", highlight=False)
         return False
-    raise _why(result, stage.last_error)
+    raise _why(result, frame.last_error)
 
 
 def _was_interrupted(result: Any) -> bool:

@@ -17,6 +17,7 @@ from eagle3_assets.campaign import SHARDS, Campaign, load_campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of
 from eagle3_assets.store import Store, write_bytes
+from eagle3_assets.viewer_links import row_url
 
 MAX_LISTED = 8
 
@@ -48,7 +49,10 @@ def command(
         return
     from rich.console import Console
 
-    Console(soft_wrap=True, highlight=False).print(as_rich(profile, row))
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(as_rich(profile, row))
+    address = row_url(row.dataset, row.sample_id, row.turn)
+    console.print(f"beside its wire text, request and bill, while `eagle3 view` runs: {address}", style="dim", markup=False)
 
 
 def find_row(campaign: Campaign, prefix: str, dataset: str | None, turn: int | None) -> SampleRow:

@@ -14,13 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eagle3_assets import lineage
+from eagle3_assets import stages
 from eagle3_assets.campaign import SHARDS, Campaign, Dataset, load_campaign
 from eagle3_assets.collect.money.account import read_account
+from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.plan import usd_text
+from eagle3_assets.grades import GRADES
 from eagle3_assets.review.verdicts.waivers import read_waivers
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import corpus
 from eagle3_assets.store import Store, read_manifest
 
 if TYPE_CHECKING:
@@ -41,17 +45,17 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="everything as 
             f"eagle3: {store.root.absolute()} does not exist yet: nothing was made here (EAGLE3_DATA says where to look)",
             file=sys.stderr,
         )
-    states = stage_states(campaign, store)
+    counted = stage_states(campaign, store)
     summary = gather(campaign, store)
     if as_json:
-        print(json.dumps({"campaign": campaign.name, "root": str(store.root), "stages": states, **summary}, indent=2))
+        print(json.dumps({"campaign": campaign.name, "root": str(store.root), "stages": counted, **summary}, indent=2))
         return
     console = Console()
     table = Table(title=Text(f"Campaign {campaign.name} in {store.root}"))
     table.add_column("stage")
     for state in ("current", "outdated", "missing", "damaged"):
         table.add_column(state, justify="right")
-    for name, counts in states.items():
+    for name, counts in counted.items():
         table.add_row(name, *(str(counts.get(s, 0) or "") for s in ("current", "outdated", "missing", "damaged")))
     console.print(table)
     print_summary(campaign, store, summary)
@@ -60,8 +64,8 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="everything as 
 def stage_states(campaign: Campaign, store: Store) -> dict[str, dict[str, int]]:
     """Stage -> how many artifacts are current, outdated, missing, damaged."""
     counts: dict[str, Counter[str]] = {}
-    for item in lineage.items(campaign, store):
-        counts.setdefault(item.stage, Counter())[item.state()] += 1
+    for artifact in stages.artifacts(campaign, store):
+        counts.setdefault(artifact.stage.name, Counter())[artifact.state()] += 1
     return {stage: dict(c) for stage, c in counts.items()}
 
 
@@ -118,7 +122,7 @@ def _numbers(store: Store, what: str) -> dict[str, Any]:
 
 
 def _states(store: Store) -> dict[str, Any]:
-    found = [_committed(store.states(s)) for s in lineage.corpus_shards(store)]
+    found = [_committed(store.states(s)) for s in corpus_shards(store)]
     made = [n for n in found if n]
     return {
         "partitions": len(found),
@@ -255,9 +259,10 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         table.add_row(*cells)
     console.print(table)
     usd, states = summary["money"], summary["states"]
+    seen = {grade for d in summary["datasets"] for grade in d["grades"]}
     play = "stand-in money" if campaign.server.kind == "embedded" else "USD"
     lines = [
-        ("grades", "A0 server ids · B1 one hypothesis fits the bill · C1 several do · R repaired · I imported, no bill · D no bill · Q out"),
+        ("grades", " · ".join(f"{name} {GRADES[name].meaning}" for name in GRADES if name in seen) or "no row yet"),
         ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "
                   f"{usd['ambiguous_usd']:.4f} held for lost answers{_unknown_words(usd)}, of {usd_text(campaign.budget.campaign_usd)}"
                   f"{_foreign_words(usd)}"),
@@ -292,7 +297,7 @@ def corpus_outdated(campaign: Campaign, store: Store) -> list[str]:
 
     try:
         manifest = read_manifest(store.corpus)
-        return reasons(manifest.inputs, lineage.corpus_inputs(campaign, store)) if manifest else []
+        return reasons(manifest.inputs, Artifact(corpus.STAGE, campaign, store).inputs()) if manifest else []
     except Eagle3Error:
         return []
 

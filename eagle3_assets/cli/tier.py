@@ -12,9 +12,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from eagle3_assets import lineage
+from eagle3_assets import stages
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import StoreError
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import hidden_states
 from eagle3_assets.store import Store
 from eagle3_assets.tier.campaign_copy import Whereabouts, compare, copy_all, whereabouts
 from eagle3_assets.tier.copier import remote_of
@@ -38,27 +40,29 @@ def command(
     """
     campaign = load_campaign()
     store = Store.of(campaign)
-    items = list(lineage.items(campaign, store))
+    artifacts = {a.path: a for a in stages.artifacts(campaign, store)}
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         if copy:
             task = progress.add_task("copy")
             copied = copy_all(
-                _remote(campaign), store, items,
+                _remote(campaign), store, artifacts,
                 keep_free=int(campaign.store.keep_free_gb * 1e9),
-                on_item=lambda item: progress.update(task, description=f"copy {'/'.join(item.key)} {item.partition or ''}"),
+                on_artifact=lambda path: progress.update(task, description=f"copy {artifacts[path].name}"),
             )  # fmt: skip
             console.print(f"{copied / 1e9:.3f} GB copied to {_remote(campaign).url}")
-        bad = list(compare(store, items)) if compare_ else []
+        bad = list(compare(store, artifacts)) if compare_ else []
     for line in bad:
         console.print(line, highlight=False)
     if free:
-        gone = sum(evict(store.root, item.artifact) for item in items if item.stage == "hidden_states")
+        gone = sum(evict(store.root, path) for path, a in artifacts.items() if a.stage is hidden_states.STAGE)
         console.print(f"{gone / 1e9:.3f} GB left this disk")
-    rows = list(whereabouts(store, items))
+    rows = [(artifacts[row.artifact], row) for row in whereabouts(store, artifacts)]
     if as_json:
-        print(json.dumps({"remote": campaign.store.remote, "artifacts": [_facts(row) for row in rows], "damaged": bad}, indent=2))
+        print(
+            json.dumps({"remote": campaign.store.remote, "artifacts": [_facts(*row) for row in rows], "damaged": bad}, indent=2)
+        )
     else:
         _print(campaign, rows)
     if bad:
@@ -72,10 +76,10 @@ def _remote(campaign: Campaign) -> Remote:
     return remote
 
 
-def _facts(row: Whereabouts) -> dict[str, object]:
+def _facts(artifact: Artifact, row: Whereabouts) -> dict[str, object]:
     return {
-        "key": "/".join(row.item.key),
-        "partition": row.item.partition,
+        "key": "/".join(artifact.key),
+        "partition": artifact.partition if artifact.stage.per.partitioned else None,
         "bytes": row.bytes,
         "here": row.local,
         "remote": row.remote,
@@ -83,15 +87,15 @@ def _facts(row: Whereabouts) -> dict[str, object]:
     }
 
 
-def _print(campaign: Campaign, rows: list[Whereabouts]) -> None:
+def _print(campaign: Campaign, rows: list[tuple[Artifact, Whereabouts]]) -> None:
     table = Table(title=Text(f"Campaign {campaign.name}; remote: {campaign.store.remote or 'none ([store] remote)'}"))
     table.add_column("stage")
     for name in ("artifacts", "GB", "GB here", "GB in the remote", "only there", "not there yet"):
         table.add_column(name, justify="right")
-    stages: dict[str, list[Whereabouts]] = defaultdict(list)
-    for row in rows:
-        stages[row.item.stage].append(row)
-    for stage, found in stages.items():
+    of_stage: dict[str, list[Whereabouts]] = defaultdict(list)
+    for artifact, row in rows:
+        of_stage[artifact.stage.name].append(row)
+    for stage, found in of_stage.items():
         table.add_row(
             stage,
             str(len(found)),

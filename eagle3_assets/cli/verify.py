@@ -9,9 +9,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eagle3_assets import lineage
 from eagle3_assets.campaign import Campaign, load_campaign
+from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import Eagle3Error, StateError
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import hidden_states
 from eagle3_assets.store import Store, is_current
 
 
@@ -58,7 +60,7 @@ def command(
         if extractor is not None:
             extractor.close()
     bad = [facts for facts in found if facts["problems"]]
-    absent = [] if partition else [k for k in lineage.corpus_shards(store) if k not in keys]
+    absent = [] if partition else [k for k in corpus_shards(store) if k not in keys]
     if as_json:
         print(json.dumps({"partitions": found, "absent": absent, "sound": not bad}, indent=2))
     else:
@@ -104,7 +106,9 @@ def verify_one(
     for p in problems:
         problem(p.check, p.part, p.message)
     try:
-        if packs is not None and not is_current(store.states(key), lineage.hidden_states_inputs(campaign, store, key)):
+        if packs is not None and not is_current(
+            store.states(key), Artifact(hidden_states.STAGE, campaign, store, partition=key).inputs()
+        ):
             problem("current", "", f"{store.states(key)}: {why_stale(campaign, store, key)}; materialize hidden_states again")
         rows = []
         if extractor is not None and not problems:
@@ -127,7 +131,7 @@ def why_stale(campaign: Campaign, store: Store, key: str) -> str:
     manifest = read_manifest(store.states(key))
     if manifest is None:
         return "has no commit"
-    now = lineage.hidden_states_inputs(campaign, store, key)
+    now = Artifact(hidden_states.STAGE, campaign, store, partition=key).inputs()
     names = {"corpus_part": "its corpus part", "model": "the model's weights"}
     changed = [names.get(k, k) for k in now if manifest.inputs.get(k) != now[k]]
     return f"outdated: {', '.join(changed)} changed since" if changed else "outdated or damaged"

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from eagle3_assets.campaign import load_campaign
-from eagle3_assets.view.links import DEFAULT_PORT
+from eagle3_assets.viewer_links import DEFAULT_PORT
 
 
 def command(

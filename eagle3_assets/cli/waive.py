@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from eagle3_assets import gate
-from eagle3_assets.campaign import Campaign, load_campaign
+from eagle3_assets import gate, stages
+from eagle3_assets.campaign import load_campaign
 from eagle3_assets.errors import GateError
-from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.review.verdicts.waivers import Waiver, add_waiver, read_waivers
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import report, tokens
 from eagle3_assets.store import Store
 
 LONGEST_DAYS = 366
@@ -20,8 +22,8 @@ LONGEST_DAYS = 366
 def command(
     stage: Annotated[str | None, typer.Argument(help="stage, e.g. tokens")] = None,
     check: Annotated[str | None, typer.Argument(help="name of the check")] = None,
-    dataset: Annotated[str, typer.Option("--dataset", help="whose")] = gate.ALL,
-    shard: Annotated[str, typer.Option("--shard", help="which shard")] = gate.ALL,
+    dataset: Annotated[str, typer.Option("--dataset", help="whose")] = ALL,
+    shard: Annotated[str, typer.Option("--shard", help="which shard")] = ALL,
     who: Annotated[str | None, typer.Option("--who", help="who answers for it")] = None,
     why: Annotated[str | None, typer.Option("--why", help="the reason, in words")] = None,
     until: Annotated[str | None, typer.Option("--until", help="last day it holds, YYYY-MM-DD")] = None,
@@ -37,14 +39,18 @@ def command(
         for w in read_waivers(store):
             print(f"{w.stage} {w.dataset} {w.shard} {w.check}: {w.words} (given {w.given})")
         return
-    if stage not in CHECKS or check not in {c.name for c in CHECKS[stage]}:
-        names = ", ".join(c.name for c in CHECKS.get(stage, ())) or f"stages are {', '.join(CHECKS)}"
-        raise typer.BadParameter(f"no check {check!r} of stage {stage!r}: {names}")
+    named = {s.name: s for s in stages.STAGES}
+    checks = [c.name for c in named[stage].checks] if stage in named else []
+    if check not in checks:
+        known = ", ".join(checks) or f"stages are {', '.join(named)}"
+        raise typer.BadParameter(f"no check {check!r} of stage {stage!r}: {known}")
     if not (who and who.strip() and why and why.strip()):
         raise typer.BadParameter("a waiver needs --who and --why in words")
-    add_waiver(store, _waiver(store, campaign, stage, str(check), dataset, shard, who.strip(), why.strip(), _day(until)))
-    if stage == "tokens" and ("report", dataset, gate.ALL) in gate.made(campaign, store, dataset):
-        gate.judge(campaign, store, "report", dataset)  # its check `tokens_pass` reads the shards' verdicts
+    artifact = Artifact(named[stage], campaign, store, dataset, shard)
+    add_waiver(store, _waiver(artifact, str(check), who.strip(), why.strip(), _day(until)))
+    its_report = artifact.of(report.STAGE)
+    if named[stage] is tokens.STAGE and its_report.manifest() is not None:
+        gate.judge(its_report)  # its check `tokens_pass` reads the shards' verdicts
     print(f"{stage} {dataset} {shard}: {check} is waived until {until} for the bytes that are there now")
 
 
@@ -59,12 +65,13 @@ def _day(until: str | None) -> dt.date:
     return day
 
 
-def _waiver(
-    store: Store, campaign: Campaign, stage: str, check: str, dataset: str, shard: str, who: str, why: str, day: dt.date
-) -> Waiver:
-    verdicts = {v.check: v for v in gate.judge(campaign, store, stage, dataset, shard)}
+def _waiver(artifact: Artifact, check: str, who: str, why: str, day: dt.date) -> Waiver:
+    if artifact.place not in [a.place for a in artifact.stage.artifacts(artifact.campaign, artifact.store)]:
+        stage, dataset, shard = artifact.place
+        raise GateError(f"{stage} has no artifact for {dataset}, shard {shard}")
+    verdicts = {v.check: v for v in gate.judge(artifact)}
+    subject = gate.filed_of(artifact, gate.committed(artifact)).subject
     if check not in verdicts or verdicts[check].passed:
-        raise GateError(f"{stage}/{dataset}, shard {shard}: check {check} does not fail; there is nothing to waive")
-    digest = gate.filed_under(stage, gate.committed(campaign, store, stage, dataset, shard), store, dataset)
+        raise GateError(f"{subject}: check {check} does not fail; there is nothing to waive")
     given = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Waiver(who, why, day.isoformat(), stage, dataset, shard, check, digest, given)
+    return Waiver(who, why, day.isoformat(), *subject[:3], check, subject.digest, given)

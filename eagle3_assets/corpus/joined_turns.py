@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from eagle3_assets.grades import BY_STRENGTH, GRADES
+
 Bools = npt.NDArray[np.bool_]
 
 # Why a row is not joined to the turn before it.
@@ -31,7 +33,7 @@ APART = {
     "too_doubtful": "together they are less likely right than corpus.min_p_exact",
 }
 # A joined row is as good as its weakest turn (design section 5; C1 never joins).
-GRADES = ("A0", "A1", "A2", "B1", "B2", "R", "I")
+JOINED = tuple(name for name in BY_STRENGTH if GRADES[name].handed_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class _Rows:
             table.column("prompt_len").to_pylist(),
             grades,
             table.column("p_exact").to_pylist(),
-            survivors | np.array([g not in GRADES for g in grades], dtype=bool),
+            survivors | np.array([g not in JOINED for g in grades], dtype=bool),
             column.flatten().to_numpy(zero_copy_only=False),
             np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
         )
@@ -138,7 +140,7 @@ def _with_runs(table: pa.Table, runs: list[list[int]]) -> pa.Table:
         columns["loss_spans"][last] = [span for i in run for span in columns["loss_spans"][i]]
         columns["prompt_len"][last] = columns["prompt_len"][first]
         columns["p_exact"][last] = _p_exact([(columns["grade"][i], columns["p_exact"][i]) for i in run])
-        columns["grade"][last] = max((columns["grade"][i] for i in run), key=GRADES.index)
+        columns["grade"][last] = max((columns["grade"][i] for i in run), key=JOINED.index)
         turns[last] = [turn for i in run for turn in turns[i]]
     for name in names:
         at = table.schema.get_field_index(name)

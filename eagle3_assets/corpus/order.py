@@ -20,6 +20,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.groups import Groups, Members, group_rows
 from eagle3_assets.corpus.lines import Lines
 from eagle3_assets.corpus.near import find_near_duplicates, shingles_of
+from eagle3_assets.grades import BY_STRENGTH, GRADES
 from eagle3_assets.review.rows.admission import REASONS as ADMISSION_REASONS
 from eagle3_assets.review.rows.admission import drop_reason_sql
 
@@ -36,7 +37,7 @@ DROP_REASONS = {
 
 # Of equal rows the one that was there first (corpus.additions) with the strongest evidence is kept (grades as design section 5 lists
 # them); ties by name, never by file order.
-_GRADE_ORDER = "['A0', 'A1', 'A2', 'B1', 'B2', 'R', 'I', 'C1']"
+_GRADE_ORDER = str([name for name in BY_STRENGTH if GRADES[name].admitted])
 _STRENGTH = f"wave, list_position({_GRADE_ORDER}, grade), p_exact DESC, dataset, sample_id, turn, line"
 
 # Rows longer than a hundredth of a part are dealt out one by one, the longest first: left where the shuffle puts them, one of 300 K

@@ -15,7 +15,7 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import UsageError
-from eagle3_assets.estimate.assumptions import STATED, stated
+from eagle3_assets.estimate.assumptions import stated
 
 DTYPES = {"bfloat16": 2, "float32": 4}
 TRAINERS = ("speculators", "specforge")
@@ -204,8 +204,3 @@ def usual_what_ifs(scenario: Scenario, datasets: Sequence[Mapping[str, Any]]) ->
         asked += [("served=local",)]
     asked += [("tokens_per_s=2000",), ("tokens_per_s=20000",)]
     return [settings for settings in asked if change(scenario, settings, named) != scenario]
-
-
-def in_words(name: str) -> str:
-    """The meaning of a setting or of a stated assumption."""
-    return SETTINGS[name].meaning if name in SETTINGS else STATED[name].source

@@ -11,20 +11,10 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.order import DROP_REASONS
+from eagle3_assets.grades import GRADES
 from eagle3_assets.handoff.policy import REFUSALS
 from eagle3_assets.review.report.page import escape_markdown
 from eagle3_assets.store import write_bytes
-
-GRADES = {  # design section 5
-    "A0": "ids returned by the server",
-    "A1": "ids proven by the bytes of log-probabilities",
-    "A2": "ids proven by the boundaries of the stream",
-    "B1": "one surviving hypothesis, edges known",
-    "B2": "chosen with the model's forward pass",
-    "C1": "chosen by posterior",
-    "R": "repaired",
-    "I": "imported without a bill",
-}
 
 
 def write_card(
@@ -79,10 +69,10 @@ def _statistics(numbers: Mapping[str, Any]) -> list[str]:
 
 def _grades(numbers: Mapping[str, Any]) -> list[str]:
     lines = ["", "## Grades", "", "How each row's ids are known:", "", "| grade | meaning | rows |", "| --- | --- | --- |"]
-    for grade, meaning in GRADES.items():
+    for grade, facts_of_grade in GRADES.items():
         rows = sum(facts["grades"].get(grade, 0) for facts in numbers["datasets"].values())
         if rows:
-            lines.append(f"| {grade} | {meaning} | {rows:,} |")
+            lines.append(f"| {grade} | {facts_of_grade.meaning} | {rows:,} |")
     return lines
 
 

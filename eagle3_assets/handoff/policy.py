@@ -22,8 +22,8 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.corpus.reader import Corpus
 from eagle3_assets.errors import StateError
-from eagle3_assets.lineage import VERDICTS_FILE, verdicts_manifest
 from eagle3_assets.states.reader import StateRow, States
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE, verdicts_manifest
 from eagle3_assets.store import Store, read_manifest
 
 _COLUMNS = ("sample_id", "turn", "final_grade", "winner", "input_ids", "loss_mask")

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import xxhash
 
 from eagle3_assets.errors import StoreError
-from eagle3_assets.lineage import VERDICTS_FILE
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import MANIFEST_SUFFIX, Manifest, Store, digest_file
 
 RECORD = "eagle3-push.json"

@@ -22,8 +22,10 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.reader import open_corpus
 from eagle3_assets.corpus.swap import replaced_folder
 from eagle3_assets.corpus.vocab import read_vocab_map
+from eagle3_assets.handoff import target_head
 from eagle3_assets.handoff.card import write_card
 from eagle3_assets.handoff.mapped_rows import read_table
+from eagle3_assets.handoff.recipes import Cut, cut_of, draft_layer, recipe_of
 from eagle3_assets.handoff.row_table import write_row_table
 from eagle3_assets.handoff.specforge_rows import write_references
 from eagle3_assets.handoff.state_files import guard_files, write_state_files
@@ -31,6 +33,7 @@ from eagle3_assets.states.format.layers import translate
 from eagle3_assets.store import Manifest, Store, commit
 
 NAME: Final = "specforge"
+EVAL_INTERVAL: Final = 1000  # steps
 CARD, VOCABULARY, DRAFT, CONFIG = "README.md", "vocab_mapping.pt", "draft.json", "train.yaml"
 
 
@@ -40,15 +43,17 @@ def export_specforge(campaign: Campaign, store: Store, *, commit_inputs: Mapping
     Raises as `export_speculators` does.
     """
     corpus, target = open_corpus(store.corpus), store.handoff(NAME)
+    target_head.write_target_head(campaign, store)
+    config = target_head.read_config(store)
     with replaced_folder(target) as folder:
         numbers = write_row_table(campaign, store, corpus, folder, f"handoff/{NAME}")
         numbers["files_bytes"] = guard_files(campaign, store, NAME, numbers)
         table = read_table(folder)
         _write_references(folder, target)
         _write_vocabulary(campaign, store, folder)
-        (folder / DRAFT).write_bytes(orjson.dumps(draft_config(campaign, table), option=orjson.OPT_INDENT_2))
-        (folder / CONFIG).write_text(_train_yaml(campaign, table, numbers))
-        write_card(folder / CARD, campaign, corpus.manifest, numbers, what="Hidden states for SpecForge", use=_use(numbers))
+        (folder / DRAFT).write_bytes(orjson.dumps(draft_config(campaign, table, config), option=orjson.OPT_INDENT_2))
+        (folder / CONFIG).write_text(_train_yaml(campaign, table, numbers, config))
+        write_card(folder / CARD, campaign, corpus.manifest, numbers, what="Hidden states for SpecForge", use=_use(table, config))
     numbers["files"] = write_state_files(campaign, store, NAME)
     default = {"corpus": corpus.digest, "grades": list(campaign.handoff.grades)}
     # the references are not listed one by one: rows.json says all that is in them, and the check opens them
@@ -71,35 +76,43 @@ def _write_vocabulary(campaign: Campaign, store: Store, folder: Path) -> None:
     torch.save({"d2t": torch.from_numpy(maps.d2t), "t2d": torch.from_numpy(maps.t2d)}, folder / VOCABULARY)
 
 
-def draft_config(campaign: Campaign, table: Mapping[str, Any]) -> dict[str, Any]:
-    """What the states decide in `model.draft_model_config`; the draft's own sizes (heads, intermediate size, ...) are the user's."""
+def draft_config(campaign: Campaign, table: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """`model.draft_model_config`: the layer by the target's configuration, vocabulary and layer ids by what is stored."""
     ids = translate(table["layers"], to="specforge", num_hidden_layers=table["num_hidden_layers"])
     return {
+        **draft_layer(config),
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        "hidden_size": table["hidden_size"],
-        "num_hidden_layers": 1,
         "vocab_size": campaign.target.vocab_size,
         "draft_vocab_size": campaign.vocab.draft_vocab_size,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(ids), "use_aux_hidden_state": True},
     }
 
 
-def _train_yaml(campaign: Campaign, table: Mapping[str, Any], numbers: Mapping[str, Any]) -> str:
+def _cut(table: Mapping[str, Any], config: Mapping[str, Any]) -> Cut:
+    lengths = [end - start for *_, start, end, _ in table["rows"]]
+    return cut_of(lengths, min(recipe_of(config).length, max(2, *lengths)))
+
+
+def _train_yaml(campaign: Campaign, table: Mapping[str, Any], numbers: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     validation = "  eval_hidden_states_path: validation\n" if numbers["splits"]["validation"] else ""
+    recipe, cut = recipe_of(config), _cut(table, config)
+    # SpecForge 0.2 refuses one without the other
+    evaluated = f"  eval_interval: {EVAL_INTERVAL}\n" if validation else ""
     return (
-        "# SpecForge 0.2, offline EAGLE-3. Paths are relative to this folder. Fill in what stands in <...>.\n"
-        f"run_id: {campaign.name}\noutput_dir: <where checkpoints go>\n"
-        "model:\n  target_model_path: <folder of the target; must hold *.index.json>\n"
-        f"  draft_model_config: {DRAFT}\n  embedding_key: <model.embed_tokens.weight>\n  vocab_mapping_path: {VOCABULARY}\n"
-        f"  torch_dtype: {table['dtype']}\n"
-        f"data:\n  hidden_states_path: train\n{validation}  max_length: {numbers['longest']}\n"
-        "training:\n  strategy: eagle3\n  num_epochs: 10\n  batch_size: 1\n  learning_rate: 1.0e-4\n  ttt_length: 7\n"
+        "# SpecForge 0.2, offline EAGLE-3. Paths are relative to this folder.\n"
+        f"# {recipe.source}. {cut.words}\n"
+        f"run_id: {campaign.name}\noutput_dir: out\n"
+        f"model:\n  target_model_path: ../{target_head.NAME}\n"
+        f"  draft_model_config: {DRAFT}\n  embedding_key: {target_head.EMBEDDING}\n  lm_head_key: {target_head.HEAD}\n"
+        f"  vocab_mapping_path: {VOCABULARY}\n  torch_dtype: {table['dtype']}\n"
+        f"data:\n  hidden_states_path: train\n{validation}  max_length: {cut.length}\n"
+        f"training:\n  strategy: eagle3\n  num_epochs: {recipe.epochs}\n  batch_size: 1\n"
+        f"  learning_rate: {recipe.learning_rate:g}\n  ttt_length: {recipe.ttt_steps}\n{evaluated}"
         "deployment:\n  mode: local_colocated\n"
     )
 
 
-def _use(numbers: Mapping[str, Any]) -> list[str]:
+def _use(table: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     return [
         "SpecForge's layout of feature files, each of them a reference of a kilobyte: the states stay where they are (`hidden_states/` of the "
         "data root, or where `$EAGLE3_STATES` says) and are read in place, each row's ids compared at each read. `torch.load` of a reference "
@@ -108,6 +121,7 @@ def _use(numbers: Mapping[str, Any]) -> list[str]:
         "```\nspecforge train --config train.yaml\n```",
         "`hidden_state` is after the final norm (applied when a row is read: fp32 inside, cast back), `aux_hidden_state` low, mid, high side by "
         "side; the layer ids of `draft.json` count outputs of layers. `loss_mask` is unshifted. SpecForge sorts paths as strings: the numbers "
-        f"are padded, so its order is that of `rows.json`. `data.max_length` cuts longer rows; the longest has {numbers['longest']:,} tokens. "
+        f"are padded, so its order is that of `rows.json`. {_cut(table, config).words} Recipe: {recipe_of(config).source}. `../{target_head.NAME}` "
+        "holds all that the trainer needs of the target. "
         "`d2t` holds offsets: target id = i + d2t[i].",
     ]

@@ -51,6 +51,11 @@ def prompt_inputs(campaign: Campaign, dataset: Dataset) -> dict[str, Any]:
 
     Raises PromptError when the source is not there.
     """
+    return {**prompt_settings(campaign, dataset), "source": source_digests(dataset.source, campaign.path.parent)}
+
+
+def prompt_settings(campaign: Campaign, dataset: Dataset) -> dict[str, Any]:
+    """What of the campaign file decides the content of the prompts file, and the version of the code that writes it."""
     config = dataset.model_dump(
         mode="json", include={"name", "source", "mapping", "reserve", "turns", "mean_tokens", "max_chars"}
     )
@@ -59,7 +64,6 @@ def prompt_inputs(campaign: Campaign, dataset: Dataset) -> dict[str, Any]:
         "seed": campaign.campaign.seed,
         "dataset": {**config, "n_rows": dataset.n_rows, "import": dataset.backend == "import"},
         "max_tokens": campaign.sampling_of(dataset).max_tokens,
-        "source": source_digests(dataset.source, campaign.path.parent),
     }
 
 

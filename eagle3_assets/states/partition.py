@@ -38,10 +38,13 @@ from eagle3_assets.tier.place import is_elsewhere
 
 def state_inputs(campaign: Campaign, corpus_part_digest: str, model_fingerprint: str) -> dict[str, Any]:
     """What decides a partition's content, for `store.is_current` and `store.commit`. Fingerprint: `weights.model_fingerprint`."""
+    facts = {"corpus_part": corpus_part_digest, "model": model_fingerprint}
+    return {"schema": SCHEMA_VERSION, **facts, **state_settings(campaign)}
+
+
+def state_settings(campaign: Campaign) -> dict[str, Any]:
+    """What of the campaign file decides a partition's content."""
     return {
-        "schema": SCHEMA_VERSION,
-        "corpus_part": corpus_part_digest,
-        "model": model_fingerprint,
         "engine": campaign.extraction.capture_engine,
         "model_dtype": campaign.target.dtype,
         "convention": CONVENTION,

@@ -6,16 +6,16 @@ here: one artifact (`moves.py`), printing (`cli/tier.py`, `cli/pull.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
 from eagle3_assets.errors import StoreError
-from eagle3_assets.lineage import Item, manifest_of
 from eagle3_assets.store import (
     MANIFEST_SUFFIX,
+    Manifest,
     Store,
     manifest_path,
     parse_manifest,
@@ -43,7 +43,7 @@ Where = Literal["here", "both", "tier", "partly here", "nowhere"]
 class Whereabouts:
     """Where the bytes of one artifact lie: `local` and `remote` of `bytes`."""
 
-    item: Item
+    artifact: Path
     bytes: int
     local: int
     remote: int
@@ -55,35 +55,40 @@ class Whereabouts:
         return "both" if self.local == self.bytes else ("tier" if not self.local else "partly here")
 
 
-def whereabouts(store: Store, items: Sequence[Item]) -> Iterator[Whereabouts]:
+def whereabouts(store: Store, artifacts: Iterable[Path]) -> Iterator[Whereabouts]:
     """Of every committed artifact, from the records alone: nothing is asked of the store."""
-    for item in items:
-        manifest = manifest_of(item)
+    for artifact in artifacts:
+        manifest = _sound_manifest(artifact)
         if manifest is None:
             continue
-        place, base = read_place(store.root, item.artifact), manifest.path.parent
+        place, base = read_place(store.root, artifact), manifest.path.parent
         total = local = remote = 0
         for name, facts in manifest.files.items():
             total += facts["bytes"]
             local += facts["bytes"] if (base / name).exists() else 0
             remote += facts["bytes"] if place is not None and place.proven(name, facts) else 0
-        yield Whereabouts(item, total, local, remote)
+        yield Whereabouts(artifact, total, local, remote)
 
 
 def copy_all(
-    remote: Remote, store: Store, items: Sequence[Item], *, keep_free: int, on_item: Callable[[Item], None] = lambda item: None
+    remote: Remote,
+    store: Store,
+    artifacts: Iterable[Path],
+    *,
+    keep_free: int,
+    on_artifact: Callable[[Path], None] = lambda artifact: None,
 ) -> int:
     """Copy every committed artifact that is not in the tier yet, then the loose files. Returns the bytes of what was copied.
 
     Raises StoreError at the first that cannot be copied; what was copied by then is recorded, and not sent again.
     """
     copied = 0
-    for item in items:
-        on_item(item)
-        manifest = read_manifest(item.artifact)
-        if manifest is None or is_uploaded(store.root, item.artifact, manifest):
+    for artifact in artifacts:
+        on_artifact(artifact)
+        manifest = read_manifest(artifact)
+        if manifest is None or is_uploaded(store.root, artifact, manifest):
             continue
-        place = upload(remote, store.root, item.artifact, keep_free=keep_free)
+        place = upload(remote, store.root, artifact, keep_free=keep_free)
         copied += sum(int(facts["bytes"]) for facts in place.files.values())
     for pattern in LOOSE:
         for path in sorted(store.root.glob(pattern)):
@@ -91,11 +96,11 @@ def copy_all(
     return copied
 
 
-def compare(store: Store, items: Sequence[Item]) -> Iterator[str]:
+def compare(store: Store, artifacts: Iterable[Path]) -> Iterator[str]:
     """What the store no longer holds as it did: one line a file. Objects are compared by ETag where the file is here too, else read."""
-    for item in items:
-        manifest = manifest_of(item)
-        place = read_place(store.root, item.artifact)
+    for artifact in artifacts:
+        manifest = _sound_manifest(artifact)
+        place = read_place(store.root, artifact)
         if manifest is None or place is None:
             continue
         remote = Remote(place.url)
@@ -104,6 +109,14 @@ def compare(store: Store, items: Sequence[Item]) -> Iterator[str]:
             if place.proven(name, facts) and not remote.holds(path, name, facts["bytes"], facts["xxh3"]):
                 here = "copy it again: eagle3 tier --copy" if path.exists() else "it is gone here, too: materialize it again"
                 yield f"{remote.at(name)}: is not the object that was copied; {here}"
+
+
+def _sound_manifest(artifact: Path) -> Manifest | None:
+    """The committed manifest, or None; damage counts as none."""
+    try:
+        return read_manifest(artifact)
+    except StoreError:
+        return None
 
 
 def pull(

@@ -1,7 +1,7 @@
 """Copies to the tier beside the work that makes what is copied: one partition is on its way while the next is computed.
 
 Belongs here: the one thread that copies, and waiting for it where the disk has no room otherwise. Does not belong here: a copy
-(`moves.py`), when a partition is finished (`assets/hidden_states.py`).
+(`moves.py`), when a partition is finished (`stages/hidden_states.py`).
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle3_assets import stages as flow
+from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.estimate.plan import approved_usd
 from eagle3_assets.exact.show import visible
-from eagle3_assets.lineage import items, manifest_of
-from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict_files import read_verdicts
 from eagle3_assets.review.verdicts.waivers import read_waivers
 from eagle3_assets.store import read_json, read_manifest
@@ -30,6 +30,7 @@ FLOW = (
     ("corpus", ("corpus", "vocab_map")),
     ("states", ("hidden_states",)),
     ("hand over", ("handoff_tokens", "handoff_speculators", "handoff_specforge")),
+    ("prove", ("drafter", "acceptance")),
 )
 _SUMMED = ("rows", "selected", "finished", "failed", "tokens", "response_tokens", "bytes", "cost_usd", "missing")
 _DATASETS = """SELECT dataset, count(*) AS rows, sum(length) AS tokens, sum(generated) AS generated, sum(supervised) AS supervised,
@@ -55,7 +56,7 @@ def campaign_page(catalogue: Catalogue) -> dict[str, Any]:
         "title": root.campaign.target.model if root.campaign else None,
         "root": str(root.store.root),
         "demo": root.campaign is not None and root.campaign.server.kind == "embedded",
-        "flow": [{"step": step, "stages": [{"stage": name, **stages.get(name, {})} for name in names]} for step, names in FLOW],
+        "flow": _flow(root.campaign, stages),
         "money": money,
         "datasets": _datasets(catalogue),
         "grades": catalogue.records("SELECT dataset, grade, count(*) AS rows FROM rows GROUP BY ALL ORDER BY ALL"),
@@ -63,23 +64,30 @@ def campaign_page(catalogue: Catalogue) -> dict[str, Any]:
         "waivers": [{"check": w.check, "dataset": w.dataset, "shard": w.shard, "who": visible(w.who), "why": visible(w.why), "until": str(w.until)}
                     for w in read_waivers(root.store)],
         "next": what_next(stages, checks, money, catalogue),
-        "problems": [visible(problem) for problem in (*problems, *catalogue.problems.values())],
+        "problems": [visible(problem) for problem in (*problems, *catalogue.told())],
     }  # fmt: skip
+
+
+def _flow(campaign: Campaign | None, stages: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """FLOW with what is known of each stage, without those that the campaign does not want."""
+    unwanted = {stage.name for stage in flow.STAGES if campaign is not None and not stage.wanted(campaign)}
+    drawn = [(step, [{"stage": name, **stages.get(name, {})} for name in names if name not in unwanted]) for step, names in FLOW]
+    return [{"step": step, "stages": told} for step, told in drawn if told]
 
 
 def _stages(catalogue: Catalogue) -> dict[str, Any]:
     """Stage -> {current, outdated, missing, damaged, when, numbers (sums over its artifacts)}."""
     assert catalogue.root.campaign is not None
     out: dict[str, Any] = {}
-    for item in items(catalogue.root.campaign, catalogue.root.store):
+    for item in flow.artifacts(catalogue.root.campaign, catalogue.root.store):
         of = out.setdefault(
-            item.stage, {"current": 0, "outdated": 0, "missing": 0, "damaged": 0, "when": None, "numbers": {}, "damage": []}
+            item.stage.name, {"current": 0, "outdated": 0, "missing": 0, "damaged": 0, "when": None, "numbers": {}, "damage": []}
         )
         state = item.state()
         of[state] += 1
         if state == "damaged":
-            of["damage"].append(str(item.artifact))
-        manifest = manifest_of(item)
+            of["damage"].append(str(item.path))
+        manifest = item.manifest()
         if manifest is None:
             continue
         of["when"] = max(of["when"] or 0.0, manifest.created)
@@ -147,10 +155,10 @@ def _checks(catalogue: Catalogue, problems: list[str]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for path in sorted(store.root.glob("verdicts/*/*/*.json")):
         stage, dataset, shard = path.parts[-3], path.parts[-2], path.stem
-        if stage not in CHECKS:
+        if stage not in flow.names():
             continue
         try:
-            judged = read_verdicts(store, stage, dataset, shard)
+            judged = read_verdicts(path)
         except StoreError as error:
             problems.append(str(error))
             continue

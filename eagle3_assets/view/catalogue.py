@@ -18,10 +18,11 @@ from typing import Any
 
 import duckdb
 
+from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import StoreError
-from eagle3_assets.lineage import VERDICTS_FILE, corpus_shards, verdicts_manifest
+from eagle3_assets.grades import OUT
 from eagle3_assets.review.rows.admission import drop_reason_sql
-from eagle3_assets.review.rows.columns import OUT_GRADES
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE, verdicts_manifest
 from eagle3_assets.store import read_manifest
 from eagle3_assets.view.roots import Root
 
@@ -63,7 +64,8 @@ class Catalogue:
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {}  # by file; those of a file go when it is read anew
+        self._uncommitted: dict[str, str] = {}  # what the last look at the manifests found
         self.version = 0
         self._db = duckdb.connect(":memory:")
         self._db.execute(_EMPTY)
@@ -71,6 +73,10 @@ class Catalogue:
         self._changing = threading.Lock()
         self._asked = 0.0
         self._build_rows()
+
+    def told(self) -> list[str]:
+        """What is wrong with the files, in words; empty where all is well."""
+        return [*self._uncommitted.values(), *self.problems.values()]
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -117,12 +123,13 @@ class Catalogue:
 
     def _files(self) -> list[tuple[str, Path, Stamp]]:
         store = self.root.store
+        self._uncommitted = {}
         paths = [("facts", path) for path in sorted(store.root.glob("tokens/*/*.parquet")) if self._is_committed(path)]
         for shard in corpus_shards(store):
             try:
                 manifest = verdicts_manifest(store, shard)
             except StoreError as error:
-                self.problems[f"verdicts {shard}"] = str(error)
+                self._uncommitted[f"verdicts {shard}"] = str(error)
                 continue
             if manifest is not None:
                 paths.append(("verdicts", store.states(shard) / VERDICTS_FILE))
@@ -140,7 +147,7 @@ class Catalogue:
         try:
             found = read_manifest(path) is not None
         except StoreError as error:
-            self.problems[str(path)] = str(error)
+            self._uncommitted[str(path)] = str(error)
             return False
         return found
 
@@ -163,7 +170,7 @@ class Catalogue:
         campaign = self.root.campaign
         dropped = drop_reason_sql(campaign) if campaign else "NULL"
         doubted = "false" if campaign else "reasons > 0"  # without a policy, what the row says of itself
-        out = ", ".join(f"'{grade}'" for grade in OUT_GRADES)
+        out = ", ".join(f"'{grade}'" for grade in OUT)
         with self._db.cursor() as cursor:
             cursor.execute(f"""
 CREATE OR REPLACE TABLE rows AS

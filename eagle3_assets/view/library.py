@@ -49,6 +49,7 @@ class Reader:
         while not self._stop.is_set():
             try:
                 self._read_once()
+                self.catalogue.problems.pop("reader", None)
             except Eagle3Error as error:
                 self.catalogue.problems["reader"] = str(error)
             except Exception as error:  # a page without search is better than no page

@@ -225,8 +225,10 @@ class Journal:
         kept = path.with_name(f"torn-{path.stem.split('-')[1]}-{end}.bin")
         write_bytes(kept, tail)
         os.truncate(path, end)
-        note = f"{path}: cut off a torn tail of {len(tail)} bytes at byte {end} (kept in {kept.name}); "
-        "its answer will be asked for again"
+        note = (
+            f"{path}: cut off a torn tail of {len(tail)} bytes at byte {end} (kept in {kept.name}); "
+            "its answer will be asked for again"
+        )
         self.notes.append(note)
         log.warning(note)
 

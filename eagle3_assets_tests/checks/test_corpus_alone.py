@@ -16,13 +16,15 @@ import pytest
 import typer
 
 from benchmarks.full_size import campaign_of, write_beginning, write_shard
-from eagle3_assets import gate, lineage
+from eagle3_assets import gate
 from eagle3_assets.campaign import SHARDS
 from eagle3_assets.cli import recheck, waive
 from eagle3_assets.definitions import build_definitions
 from eagle3_assets.exact.sample_row import read_table, rows_of, write_rows
 from eagle3_assets.review.verdicts import verdict_files as verdict_files
 from eagle3_assets.review.verdicts.waivers import waivers_path
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import tokens
 from eagle3_assets.store import Store, commit, manifest_path, read_json, write_json
 
 DATASET = "b3_magicoder"
@@ -89,13 +91,17 @@ def store(reviewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
     return Store.of(CAMPAIGN)
 
 
+def artifact(store: Store, shard: str) -> Artifact:
+    return Artifact(tokens.STAGE, CAMPAIGN, store, DATASET, shard)
+
+
 def spoil(store: Store, shard: str) -> str:
     """One row of the shard loses the first id of its span, as if a faulty program had written it; returns its sample id."""
     path = store.tokens(DATASET, shard)
     rows = list(rows_of(read_table(path)))
     start, end = rows[0].loss_spans[0]
     write_rows(path, [dataclasses.replace(rows[0], loss_spans=((start + 1, end),)), *rows[1:]])
-    commit(path, files=[path], inputs=lineage.tokens_inputs(CAMPAIGN, store, DATASET, shard))
+    commit(path, files=[path], inputs=artifact(store, shard).inputs())
     return rows[0].sample_id
 
 
@@ -115,7 +121,7 @@ def test_a_failed_blocking_check_is_refused_by_name_and_a_waiver_goes_on_into_th
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = spoil(store, "07")
-    gate.judge(CAMPAIGN, store, "tokens", DATASET, "07", anew=True)
+    gate.judge(artifact(store, "07"), anew=True)
     line = refusal(materialize("corpus"))
     assert f"tokens/{DATASET}, shard 07: check loss_mask failed: 1 rows fail it" in line and f"eagle3 show {sample}" in line
 
@@ -139,7 +145,7 @@ def test_a_waiver_of_other_bytes_lets_nothing_through(store: Store, monkeypatch:
     spoil(store, "07")
     accept(monkeypatch, "07")
     spoil(store, "07")  # once more: another row set than the one that was accepted
-    gate.judge(CAMPAIGN, store, "tokens", DATASET, "07", anew=True)
+    gate.judge(artifact(store, "07"), anew=True)
     assert "shard 07: check loss_mask failed" in refusal(materialize("corpus"))
 
 
@@ -177,9 +183,9 @@ def test_tokens_of_other_answers_are_refused(store: Store) -> None:
 
 def test_executing_a_check_judges_the_files_and_not_what_was_filed(store: Store) -> None:
     sample = spoil(store, "07")
-    digest = gate.filed_under("tokens", gate.committed(CAMPAIGN, store, "tokens", DATASET, "07"), store, DATASET)
-    lie = [dataclasses.replace(v, passed=True) for v in gate.judge(CAMPAIGN, store, "tokens", DATASET, "07", anew=True)]
-    verdict_files.write_verdicts(store, "tokens", DATASET, "07", digest=digest, verdicts=lie)
+    filed = gate.filed_of(artifact(store, "07"), gate.committed(artifact(store, "07")))
+    lie = [dataclasses.replace(v, passed=True) for v in gate.judge(artifact(store, "07"), anew=True)]
+    filed.write(lie)
     for tags, partitions in (({"dagster/partition": "07"}, {"07"}), ({}, {None, *SHARDS})):
         words, evaluations = execute_checks(tags)
         assert "blocking" in words and "loss_mask" in words  # and no error of ours
@@ -191,5 +197,5 @@ def test_executing_a_check_judges_the_files_and_not_what_was_filed(store: Store)
         )
         told = failed[-1].metadata
         assert f"eagle3 show {sample}" in str(told["open_an_example"].value) and "anew" in str(told["judged_from"].value)
-    judged = verdict_files.read_verdicts(store, "tokens", DATASET, "07")
+    judged = filed.read()
     assert judged is not None and [v.check for v in judged.verdicts if v.stops] == ["loss_mask"]

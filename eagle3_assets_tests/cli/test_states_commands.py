@@ -10,13 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from eagle3_assets import lineage
-from eagle3_assets.assets.hidden_states import prune_job
+from eagle3_assets import old_states
+from eagle3_assets.assets.prune import prune_job
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.cli import verify
 from eagle3_assets.cli.main import run
+from eagle3_assets.stages import hidden_states
 from eagle3_assets.states.extractors import open_extractor
-from eagle3_assets.states.partition import state_inputs, write_partition
-from eagle3_assets.states.target.weights import model_fingerprint
+from eagle3_assets.states.partition import write_partition
 from eagle3_assets.store import Store, manifest_path
 from eagle3_assets_tests.states.conftest import make_packs
 
@@ -38,12 +39,9 @@ class Corpus:
 def corpus(campaign: Campaign, store: Store, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     corpus = Corpus()
     monkeypatch.setattr("eagle3_assets.corpus.open", lambda path: corpus)
-    monkeypatch.setattr(lineage, "corpus_shards", lambda store: list(corpus.digests))
-
-    def inputs(campaign: Campaign, store: Store, key: str) -> Any:
-        return state_inputs(campaign, corpus.digests[key], model_fingerprint(campaign))
-
-    monkeypatch.setattr(lineage, "hidden_states_inputs", inputs)
+    for module in (verify, old_states):
+        monkeypatch.setattr(module, "corpus_shards", lambda store: list(corpus.digests))
+    monkeypatch.setattr(hidden_states, "part_digest", lambda store, key: corpus.digests[key])
     extractor: Any = open_extractor(campaign)
     for key in KEYS:
         write_partition(campaign, store, key, corpus.parts[key], extractor, corpus_part_digest=corpus.digests[key])
@@ -110,7 +108,7 @@ def test_prune_shows_first_and_removes_only_when_told(corpus: Corpus, store: Sto
 def test_without_a_corpus_nothing_counts_as_old(
     corpus: Corpus, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lineage, "corpus_shards", lambda store: [])
+    monkeypatch.setattr(old_states, "corpus_shards", lambda store: [])
     assert run(["prune", "--yes"]) == 1
     assert "nothing says which states are old" in capsys.readouterr().err
     assert store.states("00000").exists()

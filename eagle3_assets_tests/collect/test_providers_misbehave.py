@@ -53,7 +53,7 @@ def test_the_only_provider_there_is_is_waited_for(tmp_path: Path, fault: str) ->
         (result,) = await d.collect(server, d.job(prompts(40)))
         assert result.complete and result.finished == 40
         lines = [json.loads(line) for line in (d.folder().parent / PROVIDERS).read_bytes().splitlines()]
-        assert [line["after"] for line in lines][0] == "open" and lines[-1]["after"] == "closed"
+        assert lines[0]["after"] == "open" and lines[-1]["after"] == "closed"
         assert all(line["provider"] == "Chutes" and line["why"] for line in lines)
 
     run(tmp_path, story, pace=_patient())
@@ -127,7 +127,7 @@ def test_a_key_without_money_left_is_a_budget_stop(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.default = "402_bare"
         server.key_says = [(200, b'{"data":{"limit":10,"limit_remaining":0,"usage":10}}', "application/json")] * 20
-        with pytest.raises(BudgetStop, match="/key says that 0.0000 USD are left"):
+        with pytest.raises(BudgetStop, match=r"/key says that 0\.0000 USD are left"):
             await d.collect(server, d.job(prompts(40)))
 
     run(tmp_path, story)
@@ -145,7 +145,8 @@ def test_requests_say_who_asks(tmp_path: Path) -> None:
 
 
 def _patient() -> Pace:
-    from eagle3_assets_tests.collect.samples import QUICK
     from dataclasses import replace
+
+    from eagle3_assets_tests.collect.samples import QUICK
 
     return replace(QUICK, outage_most=20.0)

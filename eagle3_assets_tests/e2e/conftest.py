@@ -94,6 +94,7 @@ def small_campaign(
 ) -> Path:
     """A campaign file made from the demo's text: fewer datasets and rows (None: the demo's); `real` = server.kind openrouter."""
     text = (CAMPAIGNS_DIR / "demo.toml").read_text()
+    text = re.sub(r"(?m)^validation_share = .*\n", "", text[: text.index("[drafter]")])  # no drafter: half a minute a campaign
     head, *tables = re.split(r"(?m)^(?=\[\[dataset\]\])", text)
     last, tail = re.split(r"(?m)^(?=\[\[engine\]\])", tables.pop())
     kept = [t for t in [*tables, last] if re.search(r'name = "(\w+)"', t)[1] in datasets]  # type: ignore[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -124,11 +125,16 @@ def test_handed_on_rows_are_the_corpus_rows(demo: Place) -> None:
 
 def test_both_trainers_are_handed_the_same_rows_with_their_states(demo: Place) -> None:
     root = demo.root("demo") / "handoff"
-    lines = [json.loads(line) for line in (root / "tokens" / "tokens.jsonl").read_text().splitlines()]
+    texts = (
+        (root / "tokens" / "tokens.jsonl").read_text(),
+        gzip.decompress((root / "tokens" / "validation.jsonl.gz").read_bytes()).decode(),
+    )
+    train, validation = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    lines = [*train, *validation]
     for trainer in ("speculators", "specforge"):
         rows = MappedRows(root / trainer)
-        assert len(rows) == len(lines)
-        for i, line in enumerate(lines):  # the demo has no validation rows, so both are in corpus order
+        assert len(rows) == len(lines) and rows.train_rows == len(train) and validation
+        for i, line in enumerate(lines):  # each side in corpus order, validation behind
             row = rows[i]
             assert f"{row.sample_id}/{row.turn}" == line["id"] and row.input_ids.tolist() == line["input_ids"]
             assert row.loss_mask.tolist() == line["loss_mask"] and row.hidden_states.shape[:2] == (len(row.input_ids), 4)
@@ -193,3 +199,40 @@ def test_a_second_dagster_state_is_asked_for_by_another_campaign(demo: Place) ->
     assert done.returncode == 2, done.stderr
     line = last_line(done)
     assert "belongs to campaign 'demo', not 'other' in" in line and "export DAGSTER_HOME=" in line
+
+
+def test_the_demo_ends_with_a_trained_drafter_and_its_acceptance(demo: Place) -> None:
+    """Trained on the hand-off by another process (Dagster Pipes), measured on conversations that it never saw; the command computes the same."""
+    root = demo.root("demo")
+    record = json.loads((root / "drafter" / "training.json").read_bytes())
+    assert record["last_loss"] < 0.25 * record["first_loss"] and len(record["losses"]) == record["steps"] > 100
+    assert record["trained_on"]["handoff"] and record["trained_on"]["target_head"]
+    document = json.loads((root / "acceptance" / "acceptance.json").read_bytes())
+    taus = {way: found["all"]["tau"] for way, found in document["ways"].items()}
+    assert (
+        1.8 < taus["sampled_chain"] < 4.0 and taus["sampled_tree"] > taus["sampled_chain"] and document["untrained"]["tau"] < 1.1
+    )
+    corpus = corpora.open(root / "corpus")
+    validation = {p.sample_id for p in corpus if p.split == "validation"}
+    assert document["rows"] == sum(p.split == "validation" and p.grade in ("A0", "B1") for p in corpus) and len(validation) > 10
+    page = (root / "acceptance" / "acceptance.html").read_text()
+    assert f"{taus['sampled_chain']:.2f}" in page and "data:image/png" in page
+    again = json.loads(demo.run("eagle3", "accept", "--json").stdout)
+    assert {way: found["all"]["tau"] for way, found in again["ways"].items()} == taus
+
+
+def test_the_trainers_steps_are_in_dagsters_log_and_on_the_asset(demo: Place) -> None:
+    """What Pipes brought: lines of loss in the run, observations and metadata on the asset, verdicts beside it."""
+    code = (
+        "import dagster as dg, json\n"
+        "from eagle3_assets.cli.run import dagster_instance\n"
+        "with dagster_instance() as instance:\n"
+        "    key = dg.AssetKey('drafter')\n"
+        "    made = instance.get_latest_materialization_event(key)\n"
+        "    lines = [e.user_message for e in instance.all_logs(made.run_id)]\n"
+        "    metadata = {k: str(v.value)[:60] for k, v in made.asset_materialization.metadata.items()}\n"
+        "    print(json.dumps({'lines': lines, 'metadata': metadata}))\n"
+    )
+    found = json.loads(demo.run("python", "-c", code).stdout.splitlines()[-1])
+    assert any(" loss " in line and line.startswith("step ") for line in found["lines"]), found["lines"][:20]
+    assert {"trainer", "steps", "last_loss", "trained_on", "loss", "checkpoint"} <= set(found["metadata"])

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import eagle3_assets.standin as standin
-from eagle3_assets import gate
+from eagle3_assets import gate, stages
 from eagle3_assets.campaign import SHARDS, load_campaign
 from eagle3_assets.cli import requeue
 from eagle3_assets.cli.status import gather
@@ -53,7 +53,7 @@ def materialize(*runs: tuple[str, ...]) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         for keys in runs:
             ends = {"dagster/asset_partition_range_start": SHARDS[0], "dagster/asset_partition_range_end": SHARDS[-1]}
-            gate.rejudge_outdated(load_campaign(), Store.of(load_campaign()))
+            gate.rejudge_outdated(stages.made(load_campaign(), Store.of(load_campaign())))
             done = dg.materialize(
                 list(made.assets or []),  # type: ignore[arg-type]
                 selection=dg.AssetSelection.assets(*(key.split("/") for key in keys)),

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.campaign import SHARDS
+from eagle3_assets.campaign import CAMPAIGNS_DIR, SHARDS
 from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import BIN, Place
 
@@ -197,3 +197,26 @@ def test_terminate_ends_as_canceled_and_resume_completes(place: Place) -> None:
     after = _answers(place, "terminated")
     assert len(after) == 48 and before.items() <= after.items()
     assert sum(1 for s in SHARDS for _ in journal.read(place.root("terminated") / "answers" / "b3_magicoder" / s)) >= 48
+
+
+def test_what_status_calls_outdated_the_ui_calls_unsynced_and_nothing_else(demo: Place, tmp_path: Path, browser: Any) -> None:
+    """A setting of the corpus changes in the campaign file: the corpus (and the plan) would be made again, what is behind it not yet."""
+    here = Place(tmp_path / "changed")
+    shutil.copytree(demo.folder, here.folder, symlinks=True, ignore=shutil.ignore_patterns("standin"))
+    changed = here.folder / "demo.toml"
+    (here.folder / "demo_data").symlink_to(CAMPAIGNS_DIR / "demo_data")
+    text = (CAMPAIGNS_DIR / "demo.toml").read_text()
+    changed.write_text(text.replace("min_p_exact = 0.95", "min_p_exact = 0.97"))
+    here.env["EAGLE3_CAMPAIGN"] = str(changed)
+    stages = json.loads(here.run("eagle3", "status", "--json").stdout)["stages"]
+    open_ = {name: counts for name, counts in stages.items() if set(counts) != {"current"}}
+    assert open_ == {"plan": {"outdated": 1}, "corpus": {"outdated": 1}}
+    running = Dev(here)
+    try:
+        for name in ("plan", "corpus"):
+            assert "Unsynced" in _look(browser, f"{running.url}/assets/{name}?view=overview", f"outdated-{name}", "Unsynced (1)")
+        for name in ("vocab_map", "wire_profiles", "handoff/tokens"):
+            page = f"{running.url}/assets/{name}?view=overview"
+            assert "Unsynced" not in _look(browser, page, f"current-{name.replace('/', '-')}", "Latest check results", "digest")
+    finally:
+        running.close()

@@ -16,9 +16,11 @@ from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of, write_rows
 from eagle3_assets.exact.second_opinion.checker import Checker
-from eagle3_assets.review.rows.quarantine import put_out, rules_of
+from eagle3_assets.review.rows.quarantine import rules_of
+from eagle3_assets.review.rows.shard_rows import judge_rows
 from eagle3_assets.store import write_json
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire import journal
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences
 
@@ -57,6 +59,15 @@ def test_the_highest_finished_attempt_counts_and_failures_give_no_row(mini: Prof
     assert rows[0].wire_sha256 == hashlib.sha256(second.body).hexdigest()
 
 
+def test_of_two_records_of_one_attempt_rows_and_checks_take_the_same(mini: Profile, campaign: Campaign) -> None:
+    provider = Provider(mini)
+    first = provider.answer(Truth(content="One."))
+    again = dataclasses.replace(provider.answer(Truth(content="Two.")), sample_id=first.sample_id)
+    assert first.attempt == again.attempt
+    (row,) = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), [first, again], None)
+    assert row.wire_sha256 == hashlib.sha256(journal.best([first, again])[first.key].body).hexdigest()
+
+
 def test_rows_survive_the_file_and_carry_what_was_sent_and_billed(mini: Profile, campaign: Campaign, tmp_path: Path) -> None:
     provider = Provider(mini)
     answer = provider.answer(Truth(reasoning=" emoji 😀", content="\x1b[31m<script>"), cost_usd=0.25)
@@ -84,7 +95,8 @@ def test_a_dataset_with_its_own_sampling_is_judged_by_it(mini: Profile, campaign
     asked_otherwise.request.update(temperature=campaign.sampling.temperature, top_p=campaign.sampling.top_p, max_tokens=64)
     answers = [sent, asked_otherwise]
     for dataset, fitting in ((own, sent), (usual, asked_otherwise)):
-        rows = put_out(build_rows(mini, campaign, dataset, answers, None), answers, rules_of(campaign, dataset, mini))
+        made = build_rows(mini, campaign, dataset, answers, None)
+        rows = judge_rows(made, answers, rules_of(campaign, dataset, mini), Checker(mini, answers), mini.n_vocab).rows
         assert {row.sample_id: row.grade for row in rows} == {a.sample_id: "A0" if a is fitting else "Q" for a in answers}
         assert {reason for row in rows for reason in row.reasons} == {"sampling"}
 

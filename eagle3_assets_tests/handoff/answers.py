@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets import corpus as corpora
-from eagle3_assets import lineage
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.merge import build_corpus
+from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.corpus.vocab import build_vocab_map
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.kimi_mini.model import load_model
@@ -35,7 +35,7 @@ def mini_campaign(**tables: Any) -> Campaign:
     raw = load_campaign("demo").model_dump(exclude={"path", "dataset"})
     demo = load_campaign("demo").dataset_named(DATASET).model_dump()
     raw["dataset"] = (demo,)
-    raw["corpus"] = {**raw["corpus"], "shards": 3}
+    raw["corpus"] = {**raw["corpus"], "shards": 3, "validation_share": 0.0}
     raw["vocab"] = {"draft_vocab_size": 512}
     for name, table in tables.items():
         raw[name] = {**raw[name], **table}
@@ -64,7 +64,7 @@ def with_states(root: Path, campaign: Campaign, rows: Sequence[SampleRow], force
     corpus, extractor = corpora.open(store.corpus), open_extractor(campaign)
     try:
         for key in corpus.parts:
-            write_partition(campaign, store, key, corpus.part(key), extractor, corpus_part_digest=lineage.part_digest(store, key))
+            write_partition(campaign, store, key, corpus.part(key), extractor, corpus_part_digest=part_digest(store, key))
     finally:
         extractor.close()
     return Place(campaign, store)

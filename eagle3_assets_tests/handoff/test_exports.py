@@ -27,12 +27,13 @@ from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.specforge_export import export_specforge
 from eagle3_assets.handoff.specforge_rows import FeatureRow, references
 from eagle3_assets.handoff.speculators_export import export_speculators, train_command, train_ratio
+from eagle3_assets.handoff.target_head import read_config
 from eagle3_assets.handoff.tokens import export_tokens
 from eagle3_assets.handoff.verify_export import judge_export
-from eagle3_assets.lineage import VERDICTS_FILE
 from eagle3_assets.states.format.layers import translate_back
 from eagle3_assets.states.partition import write_partition
-from eagle3_assets.states.verdict.on_policy_table import FILE_NAME, SCHEMA
+from eagle3_assets.states.verdict.on_policy_table import SCHEMA
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import Store, commit, read_manifest
 from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.review.made_rows import VOCAB, make_row, tiny_campaign, write_tokens
@@ -158,7 +159,7 @@ def test_specforges_string_order_is_the_order_of_rows_at_any_number(rows: int) -
 # ---------------------------------------------------------------------------------------------------- conventions
 def test_layer_ids_are_told_in_each_trainers_numbering(small: Place) -> None:
     table = MappedRows(small.store.handoff("speculators")).table
-    command = train_command(small.campaign, table)
+    command = train_command(small.campaign, table, read_config(small.store))
     at = command.index("--target-layer-ids") + 1
     assert [int(k) for k in command[at : at + 3]] == list(LAYERS) and not command[at + 3].isdigit()  # without the last state
     ids = json.loads((small.store.handoff("specforge") / "draft.json").read_bytes())["eagle_config"][
@@ -215,7 +216,8 @@ def test_a_full_vocabulary_needs_no_map_for_speculators(tmp_path: Path) -> None:
     export_speculators(place.campaign, place.store)
     export_specforge(place.campaign, place.store)
     assert not list(place.store.handoff("speculators").glob("d2t*"))
-    assert "--draft-vocab-size" not in train_command(place.campaign, MappedRows(place.store.handoff("speculators")).table)
+    table = MappedRows(place.store.handoff("speculators")).table
+    assert "--draft-vocab-size" not in train_command(place.campaign, table, read_config(place.store))
     assert not torch.load(place.store.handoff("specforge") / "vocab_mapping.pt", weights_only=True)["d2t"].any()
     assert {v.check: v.passed for v in judge_export(place.campaign, place.store, "speculators")}["vocabulary_and_layers"]
 
@@ -329,7 +331,6 @@ def test_the_models_verdict_decides_grade_and_ids(tmp_path: Path) -> None:
     ids = np.array(waiting.input_ids, dtype=np.uint32)
     ids[7] ^= 3  # the survivor that won
     with_verdict(place, {waiting.sample_id: "B2", sunk.sample_id: "Q"}, winner=(waiting.sample_id, ids))
-    assert FILE_NAME == VERDICTS_FILE
     after = export_tokens(place.campaign, place.store)
     assert after.numbers["refused"] == {"grade_not_admitted": 1} and after.numbers["rows"] == 2
     lines = [json.loads(line) for line in (place.store.handoff_tokens / "tokens.jsonl").read_text().splitlines()]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from eagle3_assets.errors import StoreError
-from eagle3_assets.lineage import Item
 from eagle3_assets.store import Store, commit, read_manifest, write_bytes, write_json
 from eagle3_assets.tier.campaign_copy import compare, copy_all, pull, whereabouts
 from eagle3_assets.tier.moves import evict
@@ -17,7 +16,7 @@ from eagle3_assets_tests.tier.made import part, partition
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> tuple[Store, Remote, list[Item]]:
+def world(tmp_path: Path) -> tuple[Store, Remote, list[Path]]:
     store = Store(tmp_path / "root" / "campaign")
     (tmp_path / "bucket").mkdir()
     for key in ("00000", "00001"):
@@ -27,9 +26,9 @@ def world(tmp_path: Path) -> tuple[Store, Remote, list[Item]]:
     write_json(store.root / "campaign.lock", {"facts": {}})
     write_json(store.verdict("tokens", "b3", "00"), {"passed": True})
     items = [
-        Item("tokens", ("tokens", "b3"), "00", store.tokens("b3", "00"), dict),
-        *(Item("hidden_states", ("hidden_states",), key, store.states(key), dict) for key in ("00000", "00001")),
-        Item("corpus", ("corpus",), None, store.corpus, dict),  # not made yet
+        store.tokens("b3", "00"),
+        *(store.states(key) for key in ("00000", "00001")),
+        store.corpus,  # not made yet
     ]
     return store, Remote(f"local://{tmp_path}/bucket/campaign"), items
 
@@ -44,7 +43,7 @@ def everything(root: Path) -> dict[str, bytes]:
 
 
 def test_a_campaign_comes_back_to_an_empty_disk_and_its_states_when_they_are_asked_for(
-    world: tuple[Store, Remote, list[Item]],
+    world: tuple[Store, Remote, list[Path]],
 ) -> None:
     store, remote, items = world
     before = everything(store.root)
@@ -56,7 +55,7 @@ def test_a_campaign_comes_back_to_an_empty_disk_and_its_states_when_they_are_ask
     assert {name for name in before if name not in back} == {
         f"hidden_states/{key}/part-00{k}.safetensors" for key in ("00000", "00001") for k in (0, 1)
     }
-    assert all(read_manifest(item.artifact) is not None for item in items[:3])
+    assert all(read_manifest(path) is not None for path in items[:3])
     pull(remote, store, keep_free=0, partitions=["00001"])
     assert part(store, "00001", 1).read_bytes() == before["hidden_states/00001/part-001.safetensors"]
     assert not part(store, "00000").exists()
@@ -64,13 +63,13 @@ def test_a_campaign_comes_back_to_an_empty_disk_and_its_states_when_they_are_ask
     assert everything(store.root) == before
 
 
-def test_a_second_copy_sends_nothing(world: tuple[Store, Remote, list[Item]]) -> None:
+def test_a_second_copy_sends_nothing(world: tuple[Store, Remote, list[Path]]) -> None:
     store, remote, items = world
     copy_all(remote, store, items, keep_free=0)
     assert copy_all(remote, store, items, keep_free=0) == 0
 
 
-def test_where_says_here_both_and_tier(world: tuple[Store, Remote, list[Item]]) -> None:
+def test_where_says_here_both_and_tier(world: tuple[Store, Remote, list[Path]]) -> None:
     store, remote, items = world
     assert [w.where for w in whereabouts(store, items)] == ["here"] * 3
     copy_all(remote, store, items, keep_free=0)
@@ -78,7 +77,7 @@ def test_where_says_here_both_and_tier(world: tuple[Store, Remote, list[Item]]) 
     assert [w.where for w in whereabouts(store, items)] == ["both", "both", "partly here"]
 
 
-def test_what_the_store_lost_or_changed_is_named_one_line_each(world: tuple[Store, Remote, list[Item]], tmp_path: Path) -> None:
+def test_what_the_store_lost_or_changed_is_named_one_line_each(world: tuple[Store, Remote, list[Path]], tmp_path: Path) -> None:
     store, remote, items = world
     copy_all(remote, store, items, keep_free=0)
     assert list(compare(store, items)) == []
@@ -94,7 +93,7 @@ def test_what_the_store_lost_or_changed_is_named_one_line_each(world: tuple[Stor
     assert "00001/part-001.safetensors" in lines[1] and "materialize it again" in lines[1]
 
 
-def test_a_commit_that_is_here_is_left_alone(world: tuple[Store, Remote, list[Item]]) -> None:
+def test_a_commit_that_is_here_is_left_alone(world: tuple[Store, Remote, list[Path]]) -> None:
     store, remote, items = world
     copy_all(remote, store, items, keep_free=0)
     shutil.rmtree(store.states("00000"))
@@ -103,7 +102,7 @@ def test_a_commit_that_is_here_is_left_alone(world: tuple[Store, Remote, list[It
     assert read_manifest(store.states("00000")) == again
 
 
-def test_an_empty_remote_and_an_unknown_partition_are_one_line(world: tuple[Store, Remote, list[Item]], tmp_path: Path) -> None:
+def test_an_empty_remote_and_an_unknown_partition_are_one_line(world: tuple[Store, Remote, list[Path]], tmp_path: Path) -> None:
     store, remote, items = world
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="holds no campaign"):

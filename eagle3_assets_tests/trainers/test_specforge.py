@@ -20,6 +20,7 @@ from eagle3_assets.corpus.vocab import count_supervised
 from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.state_files import files_folder, write_state_files
 from eagle3_assets.handoff.tokens import export_tokens
+from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
 from eagle3_assets_tests.handoff.answers import Place
 
 pytestmark = pytest.mark.trainers
@@ -123,14 +124,7 @@ def test_its_draft_model_loads_our_vocabulary_and_layer_ids_mean_outputs(greedy:
     folder = greedy.store.handoff("specforge")
     raw = json.loads((folder / "draft.json").read_bytes())
     assert [k + 1 for k in raw["eagle_config"]["eagle_aux_hidden_state_layer_ids"]] == list(greedy.campaign.layers)
-    config = LlamaConfig(
-        **raw,
-        intermediate_size=64,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=raw["hidden_size"] // 4,
-        pad_token_id=0,
-    )
+    config = LlamaConfig(**raw, pad_token_id=0)
     draft: Any = LlamaForCausalLMEagle3(config, attention_backend="sdpa")
     draft.load_vocab_mapping(str(folder / "vocab_mapping.pt"))
     assert torch.equal(draft.d2t.cpu(), torch.from_numpy(np.load(greedy.store.vocab_map / "d2t.npy")))
@@ -139,14 +133,9 @@ def test_its_draft_model_loads_our_vocabulary_and_layer_ids_mean_outputs(greedy:
 def test_our_configuration_is_one_that_it_accepts(greedy: Place, tmp_path: Path) -> None:
     from specforge.config.schema import Config
 
-    text = (greedy.store.handoff("specforge") / "train.yaml").read_text()
-    for placeholder in (
-        "<where checkpoints go>",
-        "<folder of the target; must hold *.index.json>",
-        "<model.embed_tokens.weight>",
-    ):
-        assert text.count(placeholder) == 1
-        text = text.replace(placeholder, str(tmp_path))
+    folder = greedy.store.handoff("specforge")
+    text = (folder / "train.yaml").read_text()
+    assert "<" not in text
     config = Config.model_validate(yaml.safe_load(text))
     assert config.data.hidden_states_path == "train" and config.data.max_length >= max(
         len(p.input_ids) for p in corpora.open(greedy.store.corpus)
@@ -169,3 +158,26 @@ def test_a_hand_off_that_was_moved_gets_its_references_anew(
     )
     assert done.stdout.startswith(f"{len(MappedRows(moved))} references")
     check_rows(greedy, read_all(greedy, moved / "train"))
+
+
+def test_its_target_head_is_read_from_our_folder_under_the_names_that_we_write(greedy: Place) -> None:
+    """With validation rows too, for which it wants an interval; no key name and no path is left to the user."""
+    import torch
+    from safetensors.torch import load_file
+    from specforge.config.schema import Config
+    from specforge.modeling.target.target_utils import TargetEmbeddingsAndHead
+
+    from eagle3_assets.handoff.specforge_export import _train_yaml
+    from eagle3_assets.handoff.target_head import read_config
+
+    folder = greedy.store.handoff("specforge")
+    table = MappedRows(folder).table
+    numbers = {"splits": {"train": 1, "validation": 1}}
+    config = Config.model_validate(yaml.safe_load(_train_yaml(greedy.campaign, table, numbers, read_config(greedy.store))))
+    head = TargetEmbeddingsAndHead.from_pretrained(
+        str(folder / config.model.target_model_path), embed_key=config.model.embedding_key, lm_head_key=config.model.lm_head_key,
+        device="cpu", dtype=torch.float32,
+    )  # fmt: skip
+    ours = load_file(EMBEDDED_FOLDER / "model.safetensors")
+    assert torch.equal(head.lm_head.weight.detach(), ours["lm_head.weight"].float())
+    assert torch.equal(head.embed_tokens.weight.detach(), ours["model.embed_tokens.weight"].float())

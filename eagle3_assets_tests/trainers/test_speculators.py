@@ -138,8 +138,10 @@ def test_states_of_other_rows_raise_in_its_loader_where_it_would_only_warn(greed
         arrow_dataset(greedy, Eagle3Transfer(tmp_path))[0]
 
 
-def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, verifier: Path, tmp_path: Path) -> None:
-    """Our printed command, parsed by its own configuration; its loaders over our backend; its draft model; its loss; AdamW.
+def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our printed command, from the hand-off's folder, with nothing of the target but `target_head`.
+
+    Parsed by its own configuration; its loaders over our backend; its draft model; its loss; AdamW.
 
     Its `Trainer` asks for an accelerator, so the loop is ours.
     """
@@ -151,11 +153,13 @@ def test_a_few_real_steps_of_its_model_lower_the_loss(greedy: Place, verifier: P
     from speculators.train.config import TrainConfig
     from speculators.train.dataloader import create_train_val_loaders
 
+    from eagle3_assets.handoff import speculators_transfer  # noqa: F401  # registers the backend
+
     folder = greedy.store.handoff("speculators")
-    command = speculators_export.train_command(greedy.campaign, MappedRows(folder).table, data_path=str(folder))
-    command = [str(verifier) if part.startswith("<") else part for part in command]
-    extra = ["--total-seq-len", "1024", "--hidden-states-dtype", "float32", "--draft-attn-impl", "sdpa", "--loss-implementation", "eager",
-             "--ttt-steps", "3", "--num-workers", "0", "--optimizer", "adamw", "--save-path", str(tmp_path)]  # fmt: skip
+    monkeypatch.chdir(folder)
+    command = speculators_export.read_train_command(folder)
+    extra = ["--hidden-states-dtype", "float32", "--draft-attn-impl", "sdpa", "--loss-implementation", "eager",
+             "--num-workers", "0", "--optimizer", "adamw", "--save-path", str(tmp_path)]  # fmt: skip
     args = Namespace(**TrainConfig.resolve([*command, *extra]).flatten())
     assert args.hidden_states_backend == "eagle3" and list(args.target_layer_ids) == list(greedy.campaign.layers)
     d2t, t2d, size = parse_vocab_mappings(args)
@@ -224,3 +228,42 @@ def test_its_own_vocabulary_function_gives_our_map(greedy: Place) -> None:
     for name, found in (("d2t", d2t), ("t2d", t2d)):
         ours = np.load(greedy.store.handoff("speculators") / f"{name}-{campaign.vocab.draft_vocab_size}.npy")
         assert ours.dtype == found.numpy().dtype and np.array_equal(ours, found.numpy())
+
+
+def test_a_drafter_of_ours_is_one_of_its_own_and_drafts_the_same(greedy: Place, tmp_path: Path) -> None:
+    """Its model, loaded by itself from our checkpoint: the same ids, step by step, over stored rows."""
+    import torch
+    from speculators import SpeculatorModelConfig
+    from speculators.models.eagle3 import Eagle3DraftModel
+
+    from eagle3_assets.accept.batch import make_batch
+    from eagle3_assets.accept.checkpoint import save_checkpoint
+    from eagle3_assets.accept.drafts import starts_of
+    from eagle3_assets.accept.stored_rows import final_norm, stored_rows
+    from eagle3_assets.accept.training import Settings, fresh_drafter, train
+    from eagle3_assets.corpus.vocab import read_vocab_map
+    from eagle3_assets.states.target.target_head import load_embedding, load_head
+
+    campaign, target = greedy.campaign, greedy.store.handoff("target_head")
+    head = load_head(campaign, final_norm(greedy.store), folder=target)
+    d2t = torch.from_numpy(read_vocab_map(campaign, greedy.store).d2t)
+    drafter = fresh_drafter(load_embedding(campaign, target), head, d2t, Settings(epochs=1))
+    rows = [stored.row for stored in stored_rows(campaign, greedy.store, "train")][:12]
+    train(drafter, rows, head, Settings(epochs=2, batch_tokens=256))
+    verifier = {"name_or_path": str(target), "architectures": ["DeepseekV3ForCausalLM"]}
+    save_checkpoint(tmp_path, drafter, layers=campaign.layers, verifier=verifier, tokens=3)
+    config = SpeculatorModelConfig.from_pretrained(tmp_path)
+    config.transformer_layer_config._attn_implementation = "sdpa"
+    theirs = Eagle3DraftModel.from_pretrained(tmp_path, config=config, torch_dtype=torch.float32).eval()
+    theirs.load_verifier_weights()
+    batch = make_batch(rows[:3])
+    starts = starts_of(batch)
+    with torch.no_grad():
+        ours = [logits.argmax(-1) for logits in drafter.chain(batch, 3, starts)]
+        found = theirs(
+            hidden_states=batch.features[None], input_ids=batch.ids[None], document_ids=batch.documents[None],
+            position_ids=batch.positions[None], loss_mask=batch.supervised.float()[None], ttt_steps=3,
+        )  # fmt: skip
+    for k, (mine, other) in enumerate(zip(ours, found, strict=True)):
+        inside = (batch.supervised & batch.supervised.roll(-k))[starts]  # start and end of the draft in one answer
+        assert inside.sum() > 20 and torch.equal(mine[inside], other[0, starts][inside])

@@ -111,6 +111,7 @@ def test_what_recovery_cuts_off_is_reported_and_kept_aside(tmp_path: Path) -> No
         handle.write(b'{"crc":"half a rec')
     with Journal.open(folder) as opened:
         assert len(opened.notes) == 1 and "torn tail of 18 bytes" in opened.notes[0] and str(segment) in opened.notes[0]
+        assert opened.notes[0].endswith("its answer will be asked for again")
     (aside,) = folder.glob("torn-*")
     assert aside.read_bytes() == b'{"crc":"half a rec'
     assert journal.segments(folder) == [segment]

@@ -1,7 +1,7 @@
 // The campaign at a glance: what to do next, the flow, money, datasets, checks.
 import { link, rowLink } from "./address";
 import { ask, exported, type Params, type Value } from "./data";
-import { Bar, Facts, Grade, gradeWords, number, percent, Section, useAnswer, usd, Waiting, when } from "./parts";
+import { Bar, Facts, Grade, gradeWords, number, percent, Scroll, Section, useAnswer, usd, Waiting, when } from "./parts";
 
 interface Stage { stage: string; current?: number; outdated?: number; missing?: number; damaged?: number; when?: number; numbers?: Record<string, number> }
 interface Dataset {
@@ -110,7 +110,7 @@ export function Campaign({ params, version }: { params: Params; version: number 
       </Section>
       <Section title="Money"><Money page={page} /></Section>
       <Section title="Datasets">
-        <div class="scroll" role="group" tabIndex={0} aria-label="datasets">
+        <Scroll label="datasets">
           <table>
             <thead><tr><th scope="col">dataset</th><th scope="col">report</th><th scope="col" class="n">rows</th><th scope="col">grades</th>
               <th scope="col" class="n">ids</th><th scope="col" class="n">in the loss</th><th scope="col" class="n">USD</th><th scope="col" class="n">equal to bill</th>
@@ -132,10 +132,10 @@ export function Campaign({ params, version }: { params: Params; version: number 
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       </Section>
       <Section title="Checks that did not pass" note={page.checks.length ? undefined : "none"} open={page.checks.length > 0}>
-        {page.checks.length ? <div class="scroll" role="group" tabIndex={0} aria-label="checks">
+        {page.checks.length ? <Scroll label="checks">
           <table>
             <thead><tr><th scope="col">check</th><th scope="col">of</th><th scope="col">means</th><th scope="col">what was found</th><th scope="col">rows</th></tr></thead>
             <tbody>{page.checks.map((line) => (
@@ -146,7 +146,7 @@ export function Campaign({ params, version }: { params: Params; version: number 
               </tr>
             ))}</tbody>
           </table>
-        </div> : <p class="muted">Every check that was asked has passed.</p>}
+        </Scroll> : <p class="muted">Every check that was asked has passed.</p>}
       </Section>
       {page.waivers.length ? <Section title="Waived by people">
         <ul>{page.waivers.map((w) => <li><b>{w.check}</b> of {w.dataset} {w.shard}: {w.why} ({w.who}, until {w.until})</li>)}</ul>

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { go, link, rowLink } from "./address";
 import { ask, askOnce, exported, type Params, type Span, type State, type Value } from "./data";
-import { Grade, number, percent, Section, Spans, useAnswer, usd, Waiting } from "./parts";
+import { Grade, number, percent, Scroll, Section, seen, Spans, useAnswer, usd, Waiting } from "./parts";
 
 type Line = Record<string, Value>;
 interface Page { sides: { name: string; provider: string }[]; totals: Record<string, number | null>[]; pairs: number; grades: [string, string, number][]; figures: Record<string, number | null>[]; lines: [Line, Line][] }
@@ -12,8 +12,8 @@ function Side({ which, params, state, names }: { which: "left" | "right"; params
   const set = (name: string) => (event: Event) => go(link("compare", { ...params, [name]: (event.target as HTMLSelectElement).value || undefined }));
   return (
     <fieldset class="side-choice"><legend>{which}</legend>
-      <label>campaign <select value={String(params[which] ?? state.roots[0])} onChange={set(which)}>{state.roots.map((name) => <option value={name}>{name}</option>)}</select></label>
-      <label>provider <select value={String(params[`${which}.provider`] ?? "")} onChange={set(`${which}.provider`)}>{exported ? null : <option value="">everybody</option>}{names.map((name) => <option value={name}>{name}</option>)}</select></label>
+      <label>campaign <select value={String(params[which] ?? state.roots[0])} onChange={set(which)}>{state.roots.map((name) => <option value={name}>{seen(name)}</option>)}</select></label>
+      <label>provider <select value={String(params[`${which}.provider`] ?? "")} onChange={set(`${which}.provider`)}>{exported ? null : <option value="">everybody</option>}{names.map((name) => <option value={name}>{seen(name)}</option>)}</select></label>
     </fieldset>
   );
 }
@@ -53,12 +53,12 @@ function Both({ page, question, roots }: { page: Page; question: Params; roots: 
     <>
       <div class="two">
         <Section title="All rows of each">
-          <table><thead><tr><th scope="col">figure</th>{head.map((name) => <th scope="col" class="n">{name}</th>)}</tr></thead>
-            <tbody>{ROWS.map(([key, title, shown]) => <tr><th scope="row">{title}</th>{page.totals.map((of) => <td class="n">{shown(of[key], of)}</td>)}</tr>)}</tbody></table>
+          <Scroll label="all rows of each"><table><thead><tr><th scope="col">figure</th>{head.map((name) => <th scope="col" class="n">{name}</th>)}</tr></thead>
+            <tbody>{ROWS.map(([key, title, shown]) => <tr><th scope="row">{title}</th>{page.totals.map((of) => <td class="n">{shown(of[key], of)}</td>)}</tr>)}</tbody></table></Scroll>
         </Section>
         <Section title="The same prompts" note={`${number(page.pairs)} that both answered`}>
-          {page.pairs ? <table><thead><tr><th scope="col">mean of an answer</th>{head.map((name) => <th scope="col" class="n">{name}</th>)}</tr></thead>
-            <tbody>{([["tokens", "billed ids", 1], ["seconds", "seconds", 1], ["cost_usd", "USD", 6], ["p_exact", "p exact", 4]] as [string, string, number][]).map(([key, title, digits]) => <tr><th scope="row">{title}</th>{page.figures.map((of) => <td class="n">{of[key] === null ? "–" : number(of[key], digits)}</td>)}</tr>)}</tbody></table>
+          {page.pairs ? <Scroll label="the same prompts"><table><thead><tr><th scope="col">mean of an answer</th>{head.map((name) => <th scope="col" class="n">{name}</th>)}</tr></thead>
+            <tbody>{([["tokens", "billed ids", 1], ["seconds", "seconds", 1], ["cost_usd", "USD", 6], ["p_exact", "p exact", 4]] as [string, string, number][]).map(([key, title, digits]) => <tr><th scope="row">{title}</th>{page.figures.map((of) => <td class="n">{of[key] === null ? "–" : number(of[key], digits)}</td>)}</tr>)}</tbody></table></Scroll>
             : <p class="muted">They share no prompt: choose another side. Providers of one campaign meet in the pilot, campaigns where they took the same prompts.</p>}
           {page.grades.length ? <p>{page.grades.map(([a, b, n]) => <span class="grades"><Grade grade={a} /> → <Grade grade={b} /> {number(n)} </span>)}</p> : null}
         </Section>
@@ -77,7 +77,7 @@ function PairLine({ a, b, head, question, roots }: { a: Line; b: Line; head: str
   );
   return (
     <li><details onToggle={(event) => event.currentTarget.open && opened(true)}>
-      <summary><code>{String(a.sample_id).slice(0, 8)}</code> <span class="muted">{a.dataset}</span> {one(a, 0)} {one(b, 1)}</summary>
+      <summary><code>{String(a.sample_id).slice(0, 8)}</code> <span class="muted">{seen(String(a.dataset))}</span> {one(a, 0)} {one(b, 1)}</summary>
       <p>{[a, b].map((line, k) => (line.key ? <><a href={rowLink(String(line.key), {}, roots[k])}>the row of {head[k]}</a> </> : null))}</p>
       {open ? <Texts asked={String(a.asked)} question={question} head={head} /> : null}
     </details></li>

@@ -13,6 +13,14 @@ export const when = (seconds: Value | undefined): string =>
   typeof seconds === "number" && seconds > 0 ? new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") : "–";
 export const bytes = (n: number): string => (n < 1e3 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` : n < 1e9 ? `${(n / 1e6).toFixed(1)} MB` : `${(n / 1e9).toFixed(1)} GB`);
 
+/** Control characters, direction marks and odd blanks as escapes, like `visible` in eagle3_assets/exact/show.py: seen, never obeyed. */
+export const seen = (text: string): string =>
+  text.replace(/[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu, (c) => {
+    const code = c.codePointAt(0) ?? 0;
+    const hex = code.toString(16);
+    return c === "\n" ? "\\n" : c === "\t" ? "\\t" : c === "\r" ? "\\r" : code < 256 ? `\\x${hex.padStart(2, "0")}` : code < 65536 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`;
+  });
+
 const GRADES: Record<string, string> = {
   A0: "ids returned by a server", A1: "proved by log-probabilities", A2: "proved by the stream's boundaries", B1: "one hypothesis fits the bill",
   B2: "chosen by the model's own forward pass", C1: "several hypotheses fit the bill", R: "repaired", I: "imported, without a bill",
@@ -50,6 +58,11 @@ export function Section({ title, note, children, open = true, id }: { title: str
       <div class="inside">{children}</div>
     </details>
   );
+}
+
+/** What may be wider than the screen scrolls by itself, also by keyboard. */
+export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
+  return <div class="scroll" role="group" tabIndex={0} aria-label={label}>{children}</div>;
 }
 
 export function Facts({ facts }: { facts: [string, ComponentChildren][] }) {

@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { link, rowLink } from "./address";
 import { ask, askOnce, type Params, type Value } from "./data";
-import { Bar, Chart, number, percent, Section, useAnswer, usd, Waiting, when } from "./parts";
+import { Bar, Chart, number, percent, Scroll, Section, useAnswer, usd, Waiting, when } from "./parts";
 
 interface Window {
   from: number; to: number; stream: boolean; rows: number; explained: number; standing: string; why: string; reading: string; spacing: string; bill: string; arguments: string; tool_ids: string;
@@ -30,7 +30,7 @@ export function Providers({ params, path, version }: { params: Params; path: str
       <h1>Providers {path[0] ? <small><a href={link("providers", { root })}>all of them</a></small> : null}</h1>
       {page.problems.length ? <ul class="error" role="alert">{page.problems.map((problem) => <li>{problem}</li>)}</ul> : null}
       <Section title="Side by side">
-        <div class="scroll" role="group" tabIndex={0} aria-label="providers"><table>
+        <Scroll label="providers"><table>
           <thead><tr><th scope="col">provider</th><th scope="col">standing</th><th scope="col" class="n">calls</th><th scope="col" class="n">failed</th><th scope="col" class="n">rows</th><th scope="col" class="n">failing</th><th scope="col" class="n">equal to bill</th>
             <th scope="col" class="n">expected exact</th><th scope="col" class="n">median s</th><th scope="col" class="n">p90 s</th><th scope="col" class="n">ids a second</th><th scope="col" class="n">USD</th><th scope="col" class="n">USD a million trained</th><th scope="col">list price (in, out)</th></tr></thead>
           <tbody>{page.providers.map((one) => {
@@ -48,7 +48,7 @@ export function Providers({ params, path, version }: { params: Params; path: str
               <td>{one.endpoints.map((endpoint) => <div title={String(endpoint.why ?? "")}>{String(endpoint.prompt_usd_per_million)}, {String(endpoint.completion_usd_per_million)} <span class={endpoint.verdict === "taken" ? "muted" : "warn"}>{String(endpoint.tag)} {endpoint.verdict === "taken" ? "" : "refused"}</span></div>)}</td>
             </tr>;
           })}</tbody>
-        </table></div>
+        </table></Scroll>
       </Section>
       {path[0] ? null : <Model page={page} />}
       {shown.filter((one) => path[0] || one.windows.length).map((one) => <One one={one} page={page} root={root} />)}
@@ -61,9 +61,9 @@ function Model({ page }: { page: Page }) {
   if (!known.length) return null;
   return (
     <Section title="What the model itself writes at the edges" open={false}>
-      <table><thead><tr><th scope="col">edge</th><th scope="col" class="n">texts seen</th><th scope="col" class="n">with whitespace</th><th scope="col">runs</th></tr></thead>
+      <Scroll label="what the model writes"><table><thead><tr><th scope="col">edge</th><th scope="col" class="n">texts seen</th><th scope="col" class="n">with whitespace</th><th scope="col">runs</th></tr></thead>
         <tbody>{known.map((edge) => { const habit = page.model[edge]; return <tr><th scope="row">{edge.replace("_", " ")}</th><td class="n">{number(habit.fields)}</td><td class="n">{percent(habit.share)}</td>
-          <td>{Object.entries(habit.runs ?? {}).map(([text, count]) => <><code>{run(text)}</code> {number(count)} </>)}</td></tr>; })}</tbody></table>
+          <td>{Object.entries(habit.runs ?? {}).map(([text, count]) => <><code>{run(text)}</code> {number(count)} </>)}</td></tr>; })}</tbody></table></Scroll>
     </Section>
   );
 }
@@ -76,8 +76,8 @@ function One({ one, page, root }: { one: Provider; page: Page; root: Value }) {
   return (
     <Section title={one.label} note={one.windows.length ? `${one.windows.length} windows` : undefined}>
       {one.time && page.times.length ? <Chart x={page.times} series={series} time label={`Calls, failures and median latency of ${one.label} over time`} /> : null}
-      {one.failures.length ? <table><thead><tr><th scope="col">how it failed</th><th scope="col" class="n">status</th><th scope="col" class="n">calls</th></tr></thead>
-        <tbody>{one.failures.map((line) => <tr><td>{line.reason || "no reason"}</td><td class="n">{line.status}</td><td class="n">{number(line.calls)}</td></tr>)}</tbody></table> : one.calls ? <p class="muted">No call of it failed.</p> : null}
+      {one.failures.length ? <Scroll label="how calls failed"><table><thead><tr><th scope="col">how it failed</th><th scope="col" class="n">status</th><th scope="col" class="n">calls</th></tr></thead>
+        <tbody>{one.failures.map((line) => <tr><td>{line.reason || "no reason"}</td><td class="n">{line.status}</td><td class="n">{number(line.calls)}</td></tr>)}</tbody></table></Scroll> : one.calls ? <p class="muted">No call of it failed.</p> : null}
       {one.windows.map((window, k) => <WindowBox window={window} number_={k} provider={one.name} root={root} />)}
       {!one.windows.length ? <p class="muted">Nothing was learned of it: it returned ids, or answered too seldom.</p> : null}
     </Section>
@@ -91,8 +91,8 @@ function WindowBox({ window: told, number_, provider, root }: { window: Window; 
       <h3><span class={stand(told.standing)}>{told.standing}</span> {when(told.from)} – {when(told.to)} <small>{told.stream ? "streamed" : "whole"} answers</small></h3>
       <p>{told.why}</p>
       <p><Bar share={told.explained / Math.max(1, told.rows)} title={`${told.explained} of ${told.rows} bills met`} /> {number(told.explained)} of {number(told.rows)} bills met by <code>{told.reading}</code>; the bill counts {told.bill}; arguments {told.arguments}; ids of calls {told.tool_ids}</p>
-      <table><thead><tr>{Object.keys(told.edges).map((edge) => <th scope="col">{edge.replace("_", " ")}</th>)}</tr></thead>
-        <tbody><tr>{Object.values(told.edges).map((edge) => <td><span class={`mechanism m-${edge.mechanism ?? "keep"}`}>{edge.mechanism ?? "keep"}</span> {edge.model ? <span class="muted">{Object.entries(edge.model).map(([text, share]) => `${run(text)} ${percent(share)}`).join(", ")}</span> : null}</td>)}</tr></tbody></table>
+      <Scroll label="what is done at the edges"><table><thead><tr>{Object.keys(told.edges).map((edge) => <th scope="col">{edge.replace("_", " ")}</th>)}</tr></thead>
+        <tbody><tr>{Object.values(told.edges).map((edge) => <td><span class={`mechanism m-${edge.mechanism ?? "keep"}`}>{edge.mechanism ?? "keep"}</span> {edge.model ? <span class="muted">{Object.entries(edge.model).map(([text, share]) => `${run(text)} ${percent(share)}`).join(", ")}</span> : null}</td>)}</tr></tbody></table></Scroll>
       <p class="muted">{Object.entries(told.strata).map(([name, stratum]) => `${name === "tools" ? "with tools" : "without tools"}: ${stratum.explained} of ${stratum.rows}, prompt ${stratum.prompt.form ?? "?"}${stratum.prompt.decided ? "" : " (not decided)"}`).join(" · ")}</p>
       <p class="muted">Changed on the way (estimate): {Object.entries(told.damage).map(([kind, share]) => `${kind} ${percent(share, 2)}`).join(", ")}.</p>
       <details onToggle={(event) => event.currentTarget.open && opened(true)}>
@@ -110,15 +110,15 @@ function Decided({ provider, number_, root }: { provider: string; number_: numbe
     <div class="two">
       <div>
         <p>Of {number(found.looked_at)} answers observed again, {number(found.met)} bills are met by the reading. A rival is spoken against by each answer whose bill it does not meet.</p>
-        <table><thead><tr><th scope="col">rival</th><th scope="col" class="n">nats behind</th><th scope="col" class="n">bills it misses</th></tr></thead>
-          <tbody>{found.rivals.map((line) => <tr><th scope="row"><code>{line.name}</code></th><td class="n">{line.margin.toFixed(1)}</td><td class="n">{number(line.against)}</td></tr>)}</tbody></table>
+        <Scroll label="rivals"><table><thead><tr><th scope="col">rival</th><th scope="col" class="n">nats behind</th><th scope="col" class="n">bills it misses</th></tr></thead>
+          <tbody>{found.rivals.map((line) => <tr><th scope="row"><code>{line.name}</code></th><td class="n">{line.margin.toFixed(1)}</td><td class="n">{number(line.against)}</td></tr>)}</tbody></table></Scroll>
       </div>
-      <div class="scroll" role="group" tabIndex={0} aria-label="answers that decided">
+      <Scroll label="answers that decided">
         <table><thead><tr><th scope="col">answer</th><th scope="col">of</th><th scope="col" class="n">billed</th><th scope="col" class="n">rivals it contradicts</th></tr></thead>
           <tbody>{found.rows.map((line) => <tr><th scope="row">{line.key ? <a href={rowLink(line.key, { provider }, root)}><code>{line.sample_id.slice(0, 12)}</code></a> : <code>{line.sample_id.slice(0, 12)}</code>}</th>
             <td>{line.dataset} {line.key ? "" : <span class="muted">{line.shard} (pilot)</span>}</td><td class="n">{number(line.bill)}</td><td class="n">{number(line.rivals)}</td></tr>)}</tbody></table>
         {found.rows.length ? null : <p class="muted">No single bill tells the reading from its rivals: they differ in what the model is known to write.</p>}
-      </div>
+      </Scroll>
     </div>
   );
 }

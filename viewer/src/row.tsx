@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { go, link, read, rowLink } from "./address";
 import { ask, askOnce, exported, words, type Params, type Span, type Value } from "./data";
-import { bytes, Chart, Facts, Grade, gradeWords, number, percent, Section, Spans, useAnswer, useKeys, usd, Waiting, when } from "./parts";
+import { bytes, Chart, Facts, Grade, gradeWords, number, percent, Scroll, Section, Spans, useAnswer, useKeys, usd, Waiting, when } from "./parts";
 
 type Chip = [id: number, text: string];
 interface Page {
@@ -101,10 +101,10 @@ function Whole({ page, root, start, jump, at, mark, show }: { page: Page; root: 
       {page.surprise ? <Surprise page={page} show={show} /> : null}
       {page.verdict.length ? <Section title="The model's verdict" open={false}><Facts facts={page.verdict} /></Section> : null}
       <Section title="Every attempt" note={`${page.attempts.length || "not read yet"}`} open={page.attempts.length > 1}>
-        <div class="scroll" role="group" tabIndex={0} aria-label="attempts"><table>
+        <Scroll label="attempts"><table>
           <thead><tr>{["attempt", "provider", "outcome", "status", "reason", "billed", "USD", "seconds", "finished (UTC)"].map((name) => <th scope="col">{name}</th>)}</tr></thead>
           <tbody>{page.attempts.map((line) => <tr><td>{line.attempt}</td><td>{line.provider}</td><td>{line.outcome}</td><td>{line.status}</td><td>{line.reason}</td><td class="n">{number(line.tokens)}</td><td class="n">{usd(line.cost_usd)}</td><td class="n">{number(line.seconds, 1)}</td><td>{when(line.finished)}</td></tr>)}</tbody>
-        </table></div>
+        </table></Scroll>
       </Section>
       {page.raw ? <Raw page={page} root={root} /> : null}
       <Section title="Evidence" open={false}><dl class="facts wide">{page.evidence.map(([name, value]) => <div><dt>{name}</dt><dd><code>{value}</code></dd></div>)}</dl></Section>
@@ -114,14 +114,14 @@ function Whole({ page, root, start, jump, at, mark, show }: { page: Page; root: 
 
 function Bill({ page }: { page: Page }) {
   return (
-    <table class="bill">
+    <Scroll label="bill against count"><table class="bill">
       <thead><tr><th scope="col">part</th><th scope="col" class="n">rebuilt</th><th scope="col" class="n" title="what this provider's bill counts beside the ids">convention</th><th scope="col" class="n">billed</th><th scope="col" class="n">difference</th></tr></thead>
       <tbody>{page.bill.map((line) => (
         <tr><th scope="row">{line.part}</th><td class="n">{number(line.rebuilt)}</td><td class="n">{line.convention ? (line.convention > 0 ? `+${line.convention}` : line.convention) : "–"}</td>
           <td class="n">{line.billed === null ? "not billed" : number(line.billed)}</td>
           <td class={`n ${line.part === "reasoning" ? "" : line.d ? "stop" : line.d === 0 ? "pass" : ""}`} title={line.part === "reasoning" ? "many servers estimate this figure, or count it by a rule of their own" : undefined}>{line.d === null ? "–" : line.d === 0 ? "0 ✓" : line.d > 0 ? `+${line.d}` : line.d}</td></tr>
       ))}</tbody>
-    </table>
+    </table></Scroll>
   );
 }
 
@@ -221,10 +221,10 @@ function Surprise({ page, show }: { page: Page; show: (n: number) => void }) {
       {told.other_ids ? <p class="warn">The model chose a survivor: these figures are of its ids, positions may differ from the chips above.</p> : null}
       <Chart x={told.positions} series={series} onPick={(k) => show(told.positions[k])}
         label={`Log-probability of each generated id under the target model; the least likely is ${told.least[0]?.[3]} at position ${told.least[0]?.[0]}`} />
-      <div class="scroll" role="group" tabIndex={0} aria-label="least likely ids"><table>
+      <Scroll label="least likely ids"><table>
         <thead><tr><th scope="col">least likely</th><th scope="col" class="n">position</th><th scope="col" class="n">id</th><th scope="col" class="n">log-prob</th><th scope="col" class="n">probability</th></tr></thead>
         <tbody>{told.least.map(([position, id, text, logprob]) => <tr><td><button type="button" class="plain" onClick={() => show(position)}><span class="chip k1">{text}</span></button></td><td class="n">{number(position)}</td><td class="n">{id}</td><td class="n">{logprob}</td><td class="n">{percent(Math.exp(logprob))}</td></tr>)}</tbody>
-      </table></div>
+      </table></Scroll>
     </Section>
   );
 }

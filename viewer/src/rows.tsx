@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { go, link, rowLink } from "./address";
 import { ask, exported, type Column, type Found, type Params, type RowLine, type State, type Value } from "./data";
-import { Grade, number, percent, useAnswer, useKeys, usd, Waiting } from "./parts";
+import { Grade, number, percent, seen, useAnswer, useKeys, usd, Waiting } from "./parts";
 
 const SIZE = 100;
 const OPEN = ["dataset", "grade", "failing", "provider", "check"];
@@ -28,7 +28,7 @@ function Facet({ column, counts, params, change }: { column: Column; counts: [st
         <legend class="hidden">{column.title}</legend>
         {all.map(([value, count]) => (
           <label><input type="checkbox" checked={chosen.includes(value)} onChange={() => toggle(value)} />
-            <span class="value">{value || <i>none</i>}</span><span class="count">{number(count)}</span></label>
+            <span class="value">{seen(value) || <i>none</i>}</span><span class="count">{number(count)}</span></label>
         ))}
       </fieldset>
     </details>
@@ -49,16 +49,16 @@ function Range({ column, params, change }: { column: Column; params: Params; cha
 
 function Cell({ column, row, list: query, root }: { column: Column; row: RowLine; list: Params; root?: Value }) {
   const value = row[column.name];
-  if (column.name === "sample_id") return <td><a href={rowLink(row.key, query, root)}><code>{String(value).slice(0, 12)}</code></a>{row.turn ? <span class="muted">/{row.turn}</span> : null}</td>;
+  if (column.name === "sample_id") return <td><a href={rowLink(row.key, query, root)}><code>{seen(String(value).slice(0, 12))}</code></a>{row.turn ? <span class="muted">/{row.turn}</span> : null}</td>;
   if (column.name === "grade" || column.name === "model_grade") return <td>{value ? <Grade grade={value} /> : null}</td>;
   if (column.name === "p_exact") return <td class="n">{typeof value === "number" ? value.toFixed(4) : "–"}</td>;
   if (column.name === "cost_usd") return <td class="n">{usd(value)}</td>;
   if (column.name === "mean_logprob") return <td class="n">{typeof value === "number" ? value.toFixed(3) : ""}</td>;
   if (column.name.startsWith("residual")) return <td class={`n ${value ? "stop" : ""}`}>{typeof value === "number" ? (value > 0 ? `+${value}` : value) : ""}</td>;
   if (column.kind === "number") return <td class="n">{number(value)}</td>;
-  if (column.name === "reason") return <td class="reason"><span title={String(value ?? "")}>{String(value ?? "").slice(0, 140)}</span></td>;
+  if (column.name === "reason") return <td class="reason"><span title={seen(String(value ?? ""))}>{seen(String(value ?? "").slice(0, 140))}</span></td>;
   if (column.name === "failing") return <td>{value === "yes" ? <span class="stop">yes</span> : <span class="muted">no</span>}</td>;
-  return <td>{String(value ?? "")}</td>;
+  return <td>{seen(String(value ?? ""))}</td>;
 }
 
 export function Rows({ params, version, state }: { params: Params; version: number; state: State }) {
@@ -160,7 +160,7 @@ export function Rows({ params, version, state }: { params: Params; version: numb
 
 function Snippet({ text, words }: { text: string; words: string }) {
   const at = text.indexOf(words.toLowerCase());
-  const clean = (part: string) => part.replace(/\s+/g, " ");
+  const clean = (part: string) => seen(part.replace(/[ \t\r\n]+/g, " "));
   if (at < 0) return <span>{clean(text)}</span>;
   return <span>… {clean(text.slice(0, at))}<mark>{clean(text.slice(at, at + words.length))}</mark>{clean(text.slice(at + words.length))} …</span>;
 }

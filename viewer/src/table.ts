@@ -98,7 +98,8 @@ export function answerFromTable(name: string, params: Params, table: Table, text
 function snippet(text: [string, string] | undefined, wanted: string): string {
   for (const place of [1, 0]) {
     const at = text ? text[place].indexOf(wanted) : -1;
-    if (text && at >= 0) return text[place].slice(Math.max(0, at - SNIPPET), at + wanted.length + SNIPPET);
+    const start = Math.max(0, at - SNIPPET);
+    if (text && at >= 0) return text[place].slice(start, start + 2 * SNIPPET + wanted.length);
   }
   return "";
 }

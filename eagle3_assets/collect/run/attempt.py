@@ -17,13 +17,13 @@ from typing import Any, Literal
 import aiohttp
 
 from eagle3_assets.campaign import Collect
-from eagle3_assets.collect.servers.exchange import Exchange, send
-from eagle3_assets.wire.journal import dump_json, load_json
-from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.collect.run.outcomes import Finding, classify, to_answer
-from eagle3_assets.wire.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.exchange import Exchange, send
+from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.wire.chunks import is_stream
+from eagle3_assets.wire.journal import dump_json, load_json
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 log = logging.getLogger(__name__)
 _chance = random.Random()  # seeded by the operating system; asking it for every request costs ten times as much

@@ -17,14 +17,14 @@ import aiohttp
 
 from eagle3_assets.collect.money import look_ups
 from eagle3_assets.collect.money.desk import Desk
-from eagle3_assets.collect.run.lanes import Item, Lane
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.money.look_ups import LookUp
+from eagle3_assets.collect.run.lanes import Item, Lane
+from eagle3_assets.collect.run.shard_work import ShardWork
 from eagle3_assets.collect.servers.openrouter import look_up_cost
 from eagle3_assets.collect.servers.servers import Pace, Servers
-from eagle3_assets.collect.run.shard_work import ShardWork
-from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets.errors import BudgetStop
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 log = logging.getLogger(__name__)
 

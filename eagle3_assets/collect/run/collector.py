@@ -22,31 +22,31 @@ from typing import Any, Literal
 import aiohttp
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.run.concurrency import Admission, backoff_s
+from eagle3_assets.collect.given_answers import import_answer
+from eagle3_assets.collect.money.desk import Desk
+from eagle3_assets.collect.money.ledger import Ledger, Money
+from eagle3_assets.collect.money.reconcile import Reconciliation
 from eagle3_assets.collect.run.attempt import Attempt
 from eagle3_assets.collect.run.bills import Bills
-from eagle3_assets.collect.run.doubt import Doubt
-from eagle3_assets.collect.servers.breaker import Breaker, Change, Kind, folded
-from eagle3_assets.collect.money.desk import Desk
-from eagle3_assets.collect.servers.engines import EnginePool, build_engine_request
-from eagle3_assets.collect.servers.exchange import new_session
-from eagle3_assets.collect.run.filing import Filing
+from eagle3_assets.collect.run.concurrency import Admission, backoff_s
 from eagle3_assets.collect.run.cycle_collector import rarely_collected
-from eagle3_assets.collect.given_answers import import_answer
+from eagle3_assets.collect.run.doubt import Doubt
+from eagle3_assets.collect.run.filing import Filing
 from eagle3_assets.collect.run.lanes import Item, Lane, next_lane
-from eagle3_assets.collect.money.ledger import Ledger, Money
-from eagle3_assets.collect.servers.openrouter import ApiKey, build_request, guard_url, most_it_can_cost, request_headers
 from eagle3_assets.collect.run.outcomes import Finding
 from eagle3_assets.collect.run.progress import Meter, Progress
 from eagle3_assets.collect.run.ramp import Ramp
-from eagle3_assets.collect.money.reconcile import Reconciliation
-from eagle3_assets.collect.servers.routing import Routing, is_same_model, require_eligible
-from eagle3_assets.collect.servers.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.collect.run.shard_work import ShardJob, ShardResult, ShardWork
 from eagle3_assets.collect.run.stopping import nobody_answers, out_of_money, refused, settings_are_wrong
-from eagle3_assets.wire.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.breaker import Breaker, Change, Kind, folded
+from eagle3_assets.collect.servers.engines import EnginePool, build_engine_request
+from eagle3_assets.collect.servers.exchange import new_session
+from eagle3_assets.collect.servers.openrouter import ApiKey, build_request, guard_url, most_it_can_cost, request_headers
+from eagle3_assets.collect.servers.routing import Routing, is_same_model, require_eligible
+from eagle3_assets.collect.servers.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 __all__ = ["DEFAULT_PACE", "Pace", "Progress", "Servers", "ShardJob", "ShardResult", "collect"]
 log = logging.getLogger(__name__)
@@ -456,7 +456,9 @@ class _Run:
         assert key is not None and base_url is not None
         what = f"HTTP {status}{': ' + finding.message if finding.message else ''}"
         try:
-            error = await self.doubt.settle(self.session, base_url, key, refused=lambda: refused(lane, status, finding), what=what)
+            error = await self.doubt.settle(
+                self.session, base_url, key, refused=lambda: refused(lane, status, finding), what=what
+            )
         finally:
             self.deciding = False
             lane.admission.reopen()

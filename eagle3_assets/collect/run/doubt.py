@@ -21,7 +21,9 @@ from eagle3_assets.collect.servers.servers import Pace
 from eagle3_assets.errors import BudgetStop, Eagle3Error, WireError
 
 REFUSED_TIMES = 2  # `/key` itself has such moments: it must say no twice
-DOUBTS_WITHOUT_ANSWER = 6  # `/key` says yes and nothing is ever answered: then something else is wrong, and the server's words say what
+DOUBTS_WITHOUT_ANSWER = (
+    6  # `/key` says yes and nothing is ever answered: then something else is wrong, and the server's words say what
+)
 
 
 @dataclass(slots=True)

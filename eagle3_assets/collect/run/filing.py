@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eagle3_assets.wire.journal import Journal, dump_json, require_room
-from eagle3_assets.collect.servers.breaker import Change
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.run.progress import Meter
 from eagle3_assets.collect.run.shard_work import ShardResult, ShardWork
-from eagle3_assets.wire.wire_answer import WireAnswer
+from eagle3_assets.collect.servers.breaker import Change
 from eagle3_assets.errors import StoreError
+from eagle3_assets.wire.journal import Journal, dump_json, require_room
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 log = logging.getLogger(__name__)
 PROVIDERS = "providers.jsonl"  # beside a dataset's shards

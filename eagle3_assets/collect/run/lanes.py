@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle3_assets.collect.run.concurrency import Admission
-from eagle3_assets.collect.servers.routing import Routing
 from eagle3_assets.collect.run.shard_work import ShardWork
+from eagle3_assets.collect.servers.routing import Routing
 from eagle3_assets.prompts.prompt import Prompt
 
 # Requests that a blocked lane may try after money came back: one takes the place of the settled request, one lets the number in

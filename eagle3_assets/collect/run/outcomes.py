@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eagle3_assets.collect.servers.exchange import Exchange
+from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.wire.completion import (
     NotACompletion,
     as_dict,
@@ -25,9 +27,7 @@ from eagle3_assets.wire.completion import (
     reasoning_text,
     usage_of,
 )
-from eagle3_assets.collect.servers.exchange import Exchange
 from eagle3_assets.wire.wire_answer import Outcome, RetryClass, WireAnswer
-from eagle3_assets.prompts.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ TABLE: dict[str, Handling] = {
     "key_refused": Handling("failed", "transient", "free", "ask_key"),
     "forbidden": Handling("failed", "transient", "free", "ask_key"),
     "credit_doubted": Handling("failed", "transient", "free", "ask_key"),  # a 402 that names no limit of ours
-    "edge_page": Handling("failed", "transient", "free", "ask_key"),  # an edge server stands in front: the request did not get there
+    "edge_page": Handling(
+        "failed", "transient", "free", "ask_key"
+    ),  # an edge server stands in front: the request did not get there
     "redirected": Handling("failed", "transient", "free", "stop"),
     "no_credit": Handling("failed", "transient", "free", "stop_budget"),
     "in_flight_budget": Handling("failed", "transient", "free", "slow"),

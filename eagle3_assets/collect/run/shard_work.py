@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.campaign import Dataset
-from eagle3_assets.wire.completion import completion_tokens, history_message, parse_completion
-from eagle3_assets.wire.journal import Journal
 from eagle3_assets.collect.servers.routing import Routing
-from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets.errors import StoreError
 from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.prompts.turns import SEVERAL, given_turn, next_turn
 from eagle3_assets.store import read_json, write_json
+from eagle3_assets.wire.completion import completion_tokens, history_message, parse_completion
 from eagle3_assets.wire.declared import declared_tools
+from eagle3_assets.wire.journal import Journal
+from eagle3_assets.wire.wire_answer import WireAnswer
 
 Key = tuple[str, int]
 REQUEUED = "requeued.json"  # beside the segments of a shard's journal

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from eagle3_assets.collect.run.lanes import Lane
 from eagle3_assets.collect.money.ledger import Ledger
-from eagle3_assets.collect.servers.openrouter import key_refused_line
+from eagle3_assets.collect.run.lanes import Lane
 from eagle3_assets.collect.run.outcomes import Finding
+from eagle3_assets.collect.servers.openrouter import key_refused_line
 from eagle3_assets.errors import BudgetStop, Eagle3Error, WireError
 
 

@@ -19,11 +19,10 @@ from eagle3_assets.exact.logs.batches import BatchRequests
 from eagle3_assets.exact.logs.log_models import ModelChoice, choose_profile
 from eagle3_assets.exact.providers.wire_profiles import entry_of, provider_of, wire_profile_fault
 from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.grades import GRADES
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
-
-CAPPED = ("A0", "A1", "A2", "B1", "B2", "R")  # grades that a row with an assumption in it may not have
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class LogRebuilder:
         found = reconstruct(profile, exchange.request, read.fields, entry, source="openrouter", at=exchange.at)
         grade, p_exact, reasons = found.grade, found.p_exact, list(found.reasons)
         if exchange.assumed:
-            grade = "C1" if grade in CAPPED else grade
+            grade = "C1" if GRADES[grade].asserted else grade  # a row with an assumption in it asserts nothing
             reasons.append(exchange.assumed)
         faults = [choice.fault] if choice.fault else []
         if exchange.status is not None and exchange.status >= 400:

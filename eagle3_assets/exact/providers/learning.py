@@ -43,6 +43,7 @@ FEW_OF_A_KIND = 3
 SHORTEST_WINDOW = 8
 Ints = npt.NDArray[np.int64]
 SORTING_NATS = 5.0
+LEFT_UNSORTED = 0.03  # of the calls of a server that sorts keys
 HELD_OUT_READINGS = 4
 KEPT_NATS, KEPT_READINGS, KEPT_SHARE = (
     12.0,
@@ -195,16 +196,18 @@ def one_style(rows: Sequence[Observation]) -> int:
     return len(told) if told and frozenset.intersection(*told) else 0
 
 
-def all_sorted(rows: Sequence[Observation]) -> int:
-    """The number of calls that show it where all of them came with sorted keys, 0 where one did not."""
+def sorted_share(rows: Sequence[Observation]) -> tuple[int, int]:
+    """(calls that came with sorted keys, calls that show it)"""
     told = [ordered for row in rows for ordered in row.ordered]
-    return len(told) if all(told) else 0
+    return sum(told), len(told)
 
 
 def sorts_keys(rows: Sequence[Observation], natural: float) -> bool:
-    """Whether a server sorts the keys of arguments: all are sorted, and by itself the model does so in `natural` of its calls only."""
-    told = all_sorted(rows)
-    return told >= FEW_OF_A_KIND and told * math.log(natural) < -SORTING_NATS
+    """Whether a server sorts the keys of arguments: hardly any are not, and by itself the model sorts them in `natural` of its calls only.
+    What a sorter cannot parse (a call that was cut) it returns as it is."""
+    is_sorted, told = sorted_share(rows)
+    nats = is_sorted * math.log((1 - LEFT_UNSORTED) / natural) + (told - is_sorted) * math.log(LEFT_UNSORTED / (1 - natural))
+    return told >= FEW_OF_A_KIND and nats > SORTING_NATS
 
 
 def possible(rows: Sequence[Observation]) -> Possible:

@@ -19,7 +19,8 @@ Schema (version 5):
       cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
       {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
       null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys: share of
-      such rows that is changed on the way}, tool_ids, strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
+      such rows that is changed on the way}, tool_ids, aligned (share of streams whose deltas are whole ids, absent
+      where none shows it), strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from eagle3_assets.exact.search.habits import (
 )
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
+from eagle3_assets.exact.search.proofs import share_of_streams
 from eagle3_assets.exact.search.readings import reading_of
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import storable
@@ -67,6 +69,7 @@ MAX_ID_ROWS = 4000
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
+MOSTLY_SORTED = 0.9
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
 Key = tuple[str, bool]  # provider, streamed
 
@@ -283,11 +286,11 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
 
 
 def _natural_order(windows: Sequence[Window]) -> float:
-    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show others too."""
-    shown = [
-        ordered for window in windows if not learning.all_sorted(window.rows) for row in window.rows for ordered in row.ordered
-    ]
-    return (sum(shown) + 0.1) / (len(shown) + 1.0)
+    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show many others; where all sort
+    about as many, at all but those that never show another."""
+    told = [learning.sorted_share(window.rows) for window in windows]
+    shown = [(k, n) for k, n in told if k < MOSTLY_SORTED * n] or [(k, n) for k, n in told if k < n]
+    return (sum(k for k, _ in shown) + 0.1) / (sum(n for _, n in shown) + 1.0)
 
 
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
@@ -344,9 +347,16 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
         "sorts_keys": sorts,
         "damage": _damage(rows, decision, rates, sorts),
         "tool_ids": _tool_ids(rows),
+        **_alignment(rows, rates),
         "turns": turns,
         "strata": strata,
     }
+
+
+def _alignment(rows: Sequence[Observation], rates: Mapping[str, Any]) -> dict[str, float]:
+    """`aligned`: the share of streams whose deltas are whole ids; nothing where no stream shows it."""
+    share = share_of_streams([row.streams for row in rows], float(rates["lambda_per_token"]))
+    return {} if share is None else {"aligned": round(share, 5)}
 
 
 def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_
 from eagle3_assets.exact.search.key_order import kind_of, schemas_of, sorts_keys
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
+from eagle3_assets.exact.search.witnesses import Edges, stream_channels
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
 
@@ -74,8 +75,8 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
     arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
-    that shows it (`key_order.py`), whether its keys are sorted; `drawn`: how it was drawn, for its canonicality. `forms` maps a prompt
-    form to its ids' number."""
+    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
+    of text, for its canonicality; `streams`: the edges of its deltas."""
 
     at: float
     tools: bool
@@ -98,6 +99,7 @@ class Observation:
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
     drawn: Drawn = field(default_factory=Drawn)
+    streams: tuple[Edges, ...] = ()
 
     @property
     def stands(self) -> int:
@@ -143,7 +145,17 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
         form_ids=form_ids,
+        streams=_stream_edges(profile, frames[0], fields),
     )
+
+
+def _stream_edges(profile: Profile, frame: Frame, fields: Fields) -> tuple[Edges, ...]:
+    """What the deltas of an answer say of their alignment, against the encoder's ids of its text."""
+    if not fields.deltas:
+        return ()
+    texts = frame.reasoning, frame.content
+    channels = stream_channels(profile, frame.filled(*((text.lead, text.trail) for text in texts)), fields)
+    return tuple(channel.counts for channel in channels or ())
 
 
 def _sizes(frames: Sequence[Frame]) -> dict[int, float]:
@@ -194,7 +206,7 @@ def _prompt_counts(
 def _numbering(profile: Profile, fields: Fields, prior: int) -> str | None:
     """How the calls of an answer in the middle of a conversation are numbered: running, local, odd; None where nothing shows
     it."""
-    if not prior or not fields.tool_calls or profile.calls_are_json:
+    if not prior or not fields.tool_calls or not profile.writes_call_ids:
         return None
     matches = [profile.tool_id_pattern.match(call.id) for call in fields.tool_calls]
     if not all(matches):

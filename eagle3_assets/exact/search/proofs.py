@@ -20,6 +20,7 @@ from eagle3_assets.exact.search.reconstruction import MAX_SURVIVORS
 from eagle3_assets.exact.search.selection import Case, Chosen, Selection, deviations_of, frames_of, select
 from eagle3_assets.exact.search.witnesses import (
     Channel,
+    Edges,
     Told,
     agree,
     alignment_nats,
@@ -46,6 +47,7 @@ P_DELTAS = 0.98
 # Streams whose edges are edges of ids, before the row's own edges speak: all 308 recorded text channels; of 330 argument channels all but 7
 # that a gateway cut at its JSON (Together `{"a":2,` `"b":3}`, SiliconFlow `{` `}`)
 P_ALIGNED = 0.9
+ALIGNED_STREAMS = 3.0
 SURELY_ALIGNED = 0.99
 # How much likelier a bill meets the right ids than wrong ones of another count (1,302 of 1,367 K2-0905 rows fit by hand)
 BILL_ODDS = 20.0
@@ -279,16 +281,29 @@ def _mass(selection: Selection) -> float:
     return best.way.weight / best.share if best and best.share else 0.0
 
 
-def aligned_share(channels: Iterable[Channel], prior: float = P_ALIGNED) -> float:
-    """P(the deltas are whole ids) by their own edges: of one answer, or of all answers of a provider."""
+def aligned_share(channels: Iterable[Edges | Channel], prior: float = P_ALIGNED, off_in_text: float = 0.0) -> float:
+    """P(the deltas are whole ids) by their own edges: of one answer, or of all answers of a provider. `off_in_text`: how often the model
+    leaves the encoder's path in texts, an id."""
     prior = min(max(prior, 1e-6), 1 - 1e-6)
-    nats = alignment_nats(channels) + math.log(prior / (1 - prior))
+    nats = alignment_nats(channels, off_in_text) + math.log(prior / (1 - prior))
     return 1 / (1 + math.exp(-min(max(nats, -500.0), 30.0)))
+
+
+def share_of_streams(streams: Sequence[Sequence[Edges]], off_in_text: float = 0.0) -> float | None:
+    """The share of a provider's streams whose deltas are whole ids, that makes their edges likeliest; None where no stream says anything.
+    What is believed before weighs as ALIGNED_STREAMS of them."""
+    told = [channels for channels in streams if any(channel.edges for channel in channels)]
+    share = P_ALIGNED
+    for _ in range(12):
+        aligned = sum(aligned_share(channels, share, off_in_text) for channels in told)
+        share = (aligned + P_ALIGNED * ALIGNED_STREAMS) / (len(told) + ALIGNED_STREAMS)
+    return share if told else None
 
 
 def _aligned(case: Case, channels: Sequence[Channel]) -> float:
     """`aligned` of the provider's window is what its other answers say, where it was learned."""
-    return aligned_share(channels, float(case.window.get("aligned", P_ALIGNED)))
+    rate = case.spelling.canonicality.rate(case.drawn.temperature, case.drawn.top_p, "prose")
+    return aligned_share(channels, float(case.window.get("aligned", P_ALIGNED)), rate)
 
 
 def _billed_less(case: Case, more: int) -> Selection:

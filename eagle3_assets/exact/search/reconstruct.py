@@ -41,6 +41,7 @@ from eagle3_assets.exact.search.selection import NOTHING, Case, Chosen, Selectio
 from eagle3_assets.exact.search.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.search.wire_text import canonical_fields
 from eagle3_assets.exact.search.witnesses import mute_edges
+from eagle3_assets.grades import GRADES
 from eagle3_assets.targets.grammar import Ids, Parts, assemble, check
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.declared import with_declared_names
@@ -279,7 +280,7 @@ def _evidence(
 ) -> dict[str, Any]:
     way = found.way.way if found.way else None
     return {
-        "basis": {"A1": "logprob_bytes", "A2": "stream_boundaries"}.get(grade, "bill"),
+        "basis": GRADES[grade].basis[0] if GRADES[grade].proven else "bill",
         "reading": way.reading.name if way else None,
         "spacing": way.reading.spacing if way else "verbatim",
         "edits": _edits(way.frame, way.reasoning, way.content) if way else {},
@@ -350,8 +351,12 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
         return "C1", 0.9 * p
     unseen = max(deviations_of(case, 0).unseen, float((case.window.get("damage") or {}).get("text", 0.0)) * SAME_COUNT["text"])
     if not case.decided or distinct != 1 or p < B1_FLOOR or unseen > UNSEEN_DAMAGE:
+        reasons.append(_open_question(case, found.parts, distinct, p, unseen))
         inside = cut_share(case, way) if way and case.truncated else 0.0
-        reasons.append(_open_question(case, found.parts, distinct, p, unseen, inside))
+        if inside > UNSEEN_DAMAGE:
+            reasons.append(
+                f"cut by length: {inside:.0%} of the places in this text lie inside a character, whose first ids stand in no text"
+            )
         return "C1", p
     if way and (
         way.frame.leaked
@@ -362,7 +367,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     return ("A2" if found.witness == "boundaries" else "B1"), p
 
 
-def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float, inside: float) -> str:
+def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, unseen: float) -> str:
     """Why a row that fits is no better than C1."""
     if case.fields.logprobs and mute_edges(case.profile, case.fields, attempt_parts):
         return "open: the log-probabilities say nothing of the ids with which the texts begin"
@@ -374,8 +379,6 @@ def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, un
         return f"open: {distinct} id sequences meet the bill"
     if unseen > UNSEEN_DAMAGE:
         return f"open: so many bills of this provider are met by nothing that some {unseen:.1%} of those that are met are changed as well"
-    if inside > UNSEEN_DAMAGE:
-        return f"open: cut by length, {inside:.0%} of such places lie inside a character, whose first ids stand in no text: p_exact {p:.3f}"
     return f"open: p_exact {p:.3f} is below {B1_FLOOR}: answers that are not canonical, or changed on the way, meet such a bill too often"
 
 
@@ -402,7 +405,8 @@ def _completion_misfit(case: Case, stands: int, attempts: Sequence[Attempt]) -> 
     other = next((attempt for attempt in attempts[1:] if attempt.chosen.completions), None)
     prefix = "completion_equals_bill: "
     if other is not None:
-        return f"{prefix}it fits {other.case.mode.words}, but then the prompt meets no bill (as the text stands {stands}, billed {billed})"
+        counts = f"as the text stands {stands}, billed {billed}{_cut_hint(case, stands)}"
+        return f"{prefix}it fits {other.case.mode.words}, but then the prompt meets no bill ({counts})"
     if stands == case.billed and case.window:
         learned = f"what was learned of the provider ({case.window.get('reading')}) rules it out"
         return f"{prefix}the text as it stands has the {billed} tokens that were billed, but {learned}"
@@ -413,8 +417,8 @@ def _misfit_hint(case: Case, stands: int) -> str:
     """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
     (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost
     then)."""
-    if case.truncated and 0 < (case.billed or 0) - stands <= max(CUT_CHANGES):
-        return "; cut by length inside a character? The ids of its first bytes stand in no text"
+    if cut := _cut_hint(case, stands):
+        return cut
     asked = case.request.get("max_tokens", case.request.get("max_completion_tokens"))
     if case.fields.tool_calls and case.fields.finish_reason in ENDS_TURN and case.fields.billed_completion == asked:
         return "; the bill is max_tokens: cut inside a call, and the rest of it not returned?"
@@ -428,3 +432,9 @@ def _misfit_hint(case: Case, stands: int) -> str:
         return f"; {stands + change} with spaced tool arguments: re-serialised on the way?"
     odd = case.spelling.misses(case.drawn, case.billed or 0)
     return f"; some {odd:.0%} of this model's answers of this length are spelled as no encoder does" if odd >= OFTEN_ODD else ""
+
+
+def _cut_hint(case: Case, stands: int) -> str:
+    """When the length limit may have cut a character, whose first bytes servers leave out of the text."""
+    cut = case.truncated and 0 < (case.billed or 0) - stands <= max(CUT_CHANGES)
+    return "; cut by length inside a character? The ids of its first bytes stand in no text" if cut else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eagle3_assets.exact.prompt_side.hypotheses import PromptCandidate
+from eagle3_assets.grades import GRADES
 from eagle3_assets.targets.grammar import Parts
 from eagle3_assets.wire.fields import Fields
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 P_BASIS = "simulated"  # no number is called audited without an audit (design section 5)
 MAX_SURVIVORS = 16
-B1_FLOOR = 0.95  # of p_exact: what a corpus admits by default (`[corpus] min_p_exact`)
+B1_FLOOR = GRADES["B1"].floor  # of p_exact
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any
 
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.search.reconstruction import B1_FLOOR, Reconstruction
+from eagle3_assets.grades import GRADES
 from eagle3_assets.intervals import interval
 from eagle3_assets.store import read_json, write_json
 from eagle3_assets.targets.tokenizer import Profile
@@ -149,13 +150,10 @@ def _grade_json(rows: Sequence[Judged]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------- rows
-TEXT_GRADES = ("B1", "C1", "R")  # what rests on text and a bill, which is what the audit rebuilds
-
-
 def with_rates(found: Reconstruction, rates: Rates | None) -> Reconstruction:
     """A row whose stratum was audited: its p_exact is no higher than what was measured there for its length, and is called audited. A B1
     that falls below the floor is C1. Rows of other grades, and where `rates` is None, stay as they are."""
-    if rates is None or found.grade not in TEXT_GRADES:
+    if rates is None or not GRADES[found.grade].from_text:  # what the audit rebuilds
         return found
     measured = rates.p_exact(len(found.input_ids) - found.prompt_len)
     p = min(found.p_exact, measured)

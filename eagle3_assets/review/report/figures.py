@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from eagle3_assets.campaign import SHARDS, Campaign, Grade
+from eagle3_assets.campaign import SHARDS, Campaign
 from eagle3_assets.exact.sample_row import read_table
+from eagle3_assets.grades import GRADES
 from eagle3_assets.review.report.billing import Stratum, billing_statistics, has_tools, joined, merge_strata, strata_of
 from eagle3_assets.review.report.monitor import Billed, length_drift, monitored
 from eagle3_assets.review.report.timeline import Timeline
@@ -25,7 +26,6 @@ from eagle3_assets.store import Store, read_json, read_manifest
 from eagle3_assets.wire import journal
 
 WORST = 20
-GRADES: tuple[str, ...] = Grade.__args__  # type: ignore[attr-defined]
 LENGTH_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 2**31)
 
 

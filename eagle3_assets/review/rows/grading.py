@@ -8,20 +8,16 @@ A tokens file that was changed behind its manifest is found by its checksum; the
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from eagle3_assets.campaign import Grade
-from eagle3_assets.review.rows.columns import OUT_GRADES, Bools, Columns, list_column
+from eagle3_assets.grades import GRADES
+from eagle3_assets.review.rows.columns import Bools, Columns, list_column
 from eagle3_assets.review.rows.structure import Faults
 
-GRADES = frozenset(get_args(Grade))
-# What a grade rests on, as `evidence.basis` (design section 5). Grades that are not here say it themselves or promise nothing.
-# With a server's output ids and a prompt that nothing proves, C1 and I rest on the ids too (exact/search/server_ids.py).
-BASIS = {"A0": ("server_ids",), "B1": ("bill",), "C1": ("bill", "server_ids"), "I": ("none", "server_ids")}
-B1_FLOOR = 0.95  # the floor under which one surviving hypothesis is still only C1
-LEAVES_OPEN = ("C1", *OUT_GRADES)  # grades under which other sequences may survive
+FLOORS = {name: grade.floor for name, grade in GRADES.items() if grade.floor}
+LEAVES_OPEN = tuple(name for name, grade in GRADES.items() if grade.leaves_open)
 
 
 def grade_faults(columns: Columns) -> Faults:
@@ -34,7 +30,7 @@ def grade_faults(columns: Columns) -> Faults:
         "p_exact is no probability": ~((p >= 0.0) & (p <= 1.0)),  # NaN is neither
         "p_exact of a quarantined row is not 0": (columns.grades == "Q") & (p != 0.0),
         "grade without its evidence": _each([_unsupported(grade, evidence) for grade, evidence in rows])
-        | ((columns.grades == "B1") & ~(p >= B1_FLOOR)),
+        | np.logical_or.reduce([(columns.grades == name) & ~(p >= floor) for name, floor in FLOORS.items()]),
         "survivors under a grade that leaves none open": (survivors > 0) & ~np.isin(columns.grades, LEAVES_OPEN),
         "evidence states another residual": _other_residual(columns, "completion") | _other_residual(columns, "prompt"),
     }
@@ -46,7 +42,8 @@ def _each(bad: list[bool]) -> Bools:
 
 def _unsupported(grade: str, evidence: dict[str, Any]) -> bool:
     """The evidence does not carry the grade: another basis, or for B1 an undecided provider or more than one sequence."""
-    if grade in BASIS and evidence.get("basis") not in BASIS[grade]:
+    basis = GRADES[grade].basis if grade in GRADES else ()
+    if basis and evidence.get("basis") not in basis:
         return True
     if grade == "A0":
         return evidence.get("wire_text") is not True

@@ -35,7 +35,7 @@ class Rules:
     """What the campaign says: None or empty where it says nothing, and then nothing is asked.
 
     `reserved` are ids that no answer may hold, `temperature` and `top_p` what was to be sent, `max_length` of the corpus,
-    `tool_id` the form of the model's own call ids, `markers` the names of the tokenizer's control tokens.
+    `markers` the names of the tokenizer's control tokens.
     """
 
     model: str | None = None
@@ -43,7 +43,6 @@ class Rules:
     top_p: float | None = None
     max_length: int | None = None
     reserved: frozenset[int] = frozenset()
-    tool_id: re.Pattern[str] | None = None
     markers: re.Pattern[str] | None = None
     tokenizer_sha256: str | None = None
 

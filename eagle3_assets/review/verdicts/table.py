@@ -11,6 +11,8 @@ from typing import Any
 
 from eagle3_assets.review.verdicts.verdict import Severity, Verdict
 
+ALL = "all"  # in the place of a dataset or a shard: what is judged has none
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -21,6 +23,12 @@ class Check:
     blocking: bool
     description: str
     max_share: float = 0.0
+
+    def verdict(
+        self, passed: bool, message: str, *, numbers: dict[str, Any] | None = None, examples: tuple[str, ...] = ()
+    ) -> Verdict:
+        """What this check found, with the severity and blocking that it has. At most ten examples are kept."""
+        return Verdict(self.name, bool(passed), self.severity, self.blocking, message, numbers or {}, examples[:10])
 
 
 def _error(name: str, description: str, max_share: float = 0.0) -> Check:
@@ -146,6 +154,14 @@ CHECKS: dict[str, tuple[Check, ...]] = {
             ),
         ),
     ),
+    "drafter": (
+        _error("loss_falls", "the loss of the last tenth of the training steps is below that of the first tenth, and finite"),
+        _error("checkpoint_loads", "the checkpoint has a configuration and finite weights"),
+    ),
+    "acceptance": (
+        _error("above_untrained", "the acceptance length is above that of an untrained drafter, beyond both intervals"),
+        _warn("no_dataset_behind", "no dataset's acceptance length is below the campaign's by more than its interval"),
+    ),
     "hidden_states": (
         _error("states_match_rows", "one row of states for every token, ids and masks as in the corpus"),
         _error("finite", "no NaN and no infinity in what is stored; rows that are not finite are left out and named", 0.01),
@@ -171,19 +187,4 @@ def verdict(
     examples: tuple[str, ...] = (),
 ) -> Verdict:
     """A Verdict with severity and blocking as the table says."""
-    check = check_named(stage, name)
-    return Verdict(name, bool(passed), check.severity, check.blocking, message, numbers or {}, examples[:10])
-
-
-def share_verdict(stage: str, name: str, bad: list[str], total: int, what: str) -> Verdict:
-    """Passes when len(bad) / total <= the table's max_share. `bad` are sample ids."""
-    share = len(bad) / total if total else 0.0
-    limit = check_named(stage, name).max_share
-    return verdict(
-        stage,
-        name,
-        share <= limit,
-        f"{len(bad)} of {total} {what} ({share:.2%}; tolerated {limit:.2%})",
-        numbers={"bad": len(bad), "total": total, "share": share, "max_share": limit},
-        examples=tuple(bad),
-    )
+    return check_named(stage, name).verdict(passed, message, numbers=numbers, examples=examples)

@@ -1,11 +1,23 @@
-"""`Verdict`: the outcome of one check. Only the type lives here."""
+"""`Verdict`: the outcome of one check. `Subject`: what it was given on. Only the types live here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Severity = Literal["ERROR", "WARN"]
+
+
+class Subject(NamedTuple):
+    """What is judged: one artifact (`"all"` where it has no dataset or shard), as it is under one digest."""
+
+    stage: str
+    dataset: str
+    shard: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.dataset}, shard {self.shard}"
 
 
 @dataclass(frozen=True, slots=True)

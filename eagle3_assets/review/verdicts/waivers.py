@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_assets.errors import StoreError
-from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.review.verdicts.verdict import Subject, Verdict
 from eagle3_assets.store import Store, read_json, write_json
 
 VERSION = 1
@@ -33,10 +33,16 @@ class Waiver:
     digest: str
     given: str
 
-    def holds(self, stage: str, dataset: str, shard: str, digest: str, today: dt.date | None = None) -> bool:
-        day = today or dt.datetime.now(dt.UTC).date()
-        named = (self.stage, self.dataset, self.shard, self.digest) == (stage, dataset, shard, digest)
-        return named and day <= dt.date.fromisoformat(self.until)
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.stage, self.dataset, self.shard, self.digest)
+
+    def in_force(self, today: dt.date | None = None) -> bool:
+        """True through its last day."""
+        return (today or dt.datetime.now(dt.UTC).date()) <= dt.date.fromisoformat(self.until)
+
+    def holds(self, subject: Subject, today: dt.date | None = None) -> bool:
+        return self.subject == subject and self.in_force(today)
 
     @property
     def words(self) -> str:
@@ -70,11 +76,9 @@ def add_waiver(store: Store, waiver: Waiver) -> None:
     write_json(waivers_path(store), {"version": VERSION, "waivers": [asdict(w) for w in (*others, waiver)]})
 
 
-def apply_waivers(
-    verdicts: Sequence[Verdict], waivers: Sequence[Waiver], stage: str, dataset: str, shard: str, digest: str
-) -> list[Verdict]:
+def apply_waivers(verdicts: Sequence[Verdict], waivers: Sequence[Waiver], subject: Subject) -> list[Verdict]:
     """A stopping verdict that is waived becomes a warning that says by whom: it stays failed, and lets data go on."""
-    holding = {w.check: w for w in waivers if w.holds(stage, dataset, shard, digest)}
+    holding = {w.check: w for w in waivers if w.holds(subject)}
     return [
         replace(v, severity="WARN", message=f"{v.message} ({holding[v.check].words})", numbers={**v.numbers, "waived": True})
         if v.stops and v.check in holding
@@ -83,11 +87,10 @@ def apply_waivers(
     ]
 
 
-def used_waivers(store: Store, files: Sequence[tuple[str, str, str, str, Sequence[Verdict]]]) -> list[dict[str, Any]]:
-    """The waivers that let something through, as plain JSON for the corpus. `files`: stage, dataset, shard, digest, verdicts (waivers
-    applied)."""
+def used_waivers(store: Store, judged: Sequence[tuple[Subject, Sequence[Verdict]]]) -> list[dict[str, Any]]:
+    """The waivers that let something through, as plain JSON for the corpus. `judged`: verdicts with waivers applied."""
     waivers, out = read_waivers(store), []
-    for stage, dataset, shard, digest, verdicts in files:
+    for subject, verdicts in judged:
         waived = {v.check for v in verdicts if v.numbers.get("waived")}
-        out += [asdict(w) for w in waivers if w.check in waived and w.holds(stage, dataset, shard, digest)]
+        out += [asdict(w) for w in waivers if w.check in waived and w.holds(subject)]
     return out

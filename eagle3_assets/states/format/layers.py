@@ -97,16 +97,6 @@ NUMBERINGS: dict[str, Numbering] = {
 }
 
 
-def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
-    """(low, mid, high) as E_k: E_2, E_(N//2), E_(N-3), on which all consumers' defaults agree under different numbers.
-
-    Kimi K2.5 (N = 61): (2, 30, 58). Raises StateError for a model too shallow to have three different ones in order.
-    """
-    layers = (2, num_hidden_layers // 2, num_hidden_layers - 3)
-    check_layers(layers, num_hidden_layers)
-    return layers
-
-
 def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
     """Refuse layers that are not E_k of this model, in rising order, each once. Raises StateError."""
     if not layers or any(not 0 <= k < num_hidden_layers for k in layers):

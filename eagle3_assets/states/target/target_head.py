@@ -81,33 +81,47 @@ def _joined(pieces: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
     return {name: np.concatenate([piece[name].to("cpu").numpy() for piece in pieces]) for name in pieces[0]}
 
 
-def load_head(campaign: Campaign, norm: FinalNorm, device: str | None = None) -> TargetHead:
-    """The head of `target.weights`, in the target's dtype, on `device` (default: extraction.device). Only that tensor is read.
+def load_head(campaign: Campaign, norm: FinalNorm, device: str | None = None, folder: Path | None = None) -> TargetHead:
+    """The head of `target.weights` (or of `folder`, a checkpoint too), in the target's dtype, on `device` (default: extraction.device). Only
+    that tensor is read.
 
     Raises StateError where the checkpoint holds none.
     """
     import torch
 
-    folder = weights_folder(campaign)
-    where = _files_by_tensor(folder)
-    names = [n for n in HEADS if n in where] or [n for n in TIED if n in where and _is_tied(folder)]
+    folder = folder or weights_folder(campaign)
+    where = files_by_tensor(folder)
+    names = [n for n in HEADS if n in where] or [n for n in TIED if n in where and is_tied(folder)]
     if not names:
         raise StateError(
             f"{folder}: holds no head (looked for {', '.join(HEADS)}, or tied embeddings); the model's verdict needs one: "
             "set extraction.verdict_share = 0 to go without"
         )
-    weight = _read_tensor(where[names[0]], names[0])
-    if weight.ndim != 2 or weight.shape[1] != campaign.target.hidden_size:
-        raise StateError(
-            f"{where[names[0]]}: {names[0]} has shape {tuple(weight.shape)}, expected (V, {campaign.target.hidden_size})"
-        )
-    if not weight.dtype.is_floating_point:
-        raise StateError(f"{where[names[0]]}: {names[0]} is {weight.dtype}: a quantised head is not supported")
+    weight = _read_matrix(campaign, where, names[0])
     dtype: torch.dtype = getattr(torch, campaign.target.dtype)
     return TargetHead(weight.to(device or campaign.extraction.device, dtype), norm)
 
 
-def _files_by_tensor(folder: Path) -> dict[str, Path]:
+def load_embedding(campaign: Campaign, folder: Path | None = None) -> torch.Tensor:
+    """[V, H] float32 of `target.weights`, or of `folder`. Raises StateError where the checkpoint holds none."""
+    folder = folder or weights_folder(campaign)
+    where = files_by_tensor(folder)
+    for name in TIED:
+        if name in where:
+            return _read_matrix(campaign, where, name).float()
+    raise StateError(f"{folder}: holds no embedding (looked for {', '.join(TIED)}); give the whole checkpoint as target.weights")
+
+
+def _read_matrix(campaign: Campaign, where: dict[str, Path], name: str) -> torch.Tensor:
+    weight = read_tensor(where[name], name)
+    if weight.ndim != 2 or weight.shape[1] != campaign.target.hidden_size:
+        raise StateError(f"{where[name]}: {name} has shape {tuple(weight.shape)}, expected (V, {campaign.target.hidden_size})")
+    if not weight.dtype.is_floating_point:
+        raise StateError(f"{where[name]}: {name} is {weight.dtype}: a quantised head or embedding is not supported")
+    return weight
+
+
+def files_by_tensor(folder: Path) -> dict[str, Path]:
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, Path] = {}
@@ -123,7 +137,7 @@ def _files_by_tensor(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _is_tied(folder: Path) -> bool:
+def is_tied(folder: Path) -> bool:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -131,7 +145,7 @@ def _is_tied(folder: Path) -> bool:
     return bool({**config, **config.get("text_config", {})}.get("tie_word_embeddings", False))
 
 
-def _read_tensor(file: Path, name: str) -> torch.Tensor:
+def read_tensor(file: Path, name: str) -> torch.Tensor:
     from safetensors import SafetensorError, safe_open
 
     try:

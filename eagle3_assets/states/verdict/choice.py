@@ -17,16 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle3_assets.corpus.pack import Pack
+from eagle3_assets.grades import GRADES
 from eagle3_assets.states.target.token_figures import RowStatistics
 
-PROVEN = ("A0", "A1", "A2")  # ids that a server or its log-probabilities stated: the model's surprise does not unsay them
 CHOSEN = 0.99  # posterior from which C1 becomes B2 (exactness.md section 6)
 IMPOSSIBLE = 6.0  # log10 E: at most one true row in a million
 FLOOR = 1e-6  # of a prior: the text stage is never so sure that the model may not overrule it
 TAIL = 4  # ids at the end of a prompt by which a survivor's own prompt is found
 
 REASONS = {
-    "open": "graded C1 and nothing to choose from: the model cannot say more",
+    "open": "graded C1 and not asked about: a survivor whose prompt cannot be found, or an engine that captures nothing here",
+    "lone": "graded C1 with one id sequence left: what keeps it from B1 (an open provider, answers that are not canonical or were changed "
+    "on the way) is no other sequence that the model could compare it with",
     "undecided": "the model left more than one candidate open",
     "edge_tokens": "an id at an edge that the model would hardly have written",
     "on_policy": "the ids as a whole are not what the model samples with these settings",
@@ -35,11 +37,13 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`winner` 0 for the row's own ids, k for survivor k - 1; `posterior` of the winner; `log_probs` natural, one a candidate."""
+    """`winner` 0 for the row's own ids, k for survivor k - 1; `posterior` of the winner; `log_probs` natural, one a candidate. `lone`: the
+    evidence left one sequence, whose posterior is the text stage's."""
 
     winner: int
     posterior: float
     log_probs: tuple[float, ...]
+    lone: bool = False
 
 
 def candidates(pack: Pack, survivors: Sequence[Sequence[int]], prompt_len: int) -> list[Pack]:
@@ -88,19 +92,20 @@ def choose(log_probs: Sequence[float], p_exact: float) -> Choice:
 def final_grade(grade: str, choice: Choice, statistics: RowStatistics) -> tuple[str, tuple[str, ...]]:
     """(grade after the model's verdict, reasons). `statistics` are those of the winner.
 
-    C1 becomes B2 or goes out (Q); a C1 row without candidates stays C1. Proven grades stay, whatever surprises the model.
+    C1 becomes B2 or goes out (Q); a C1 row without candidates stays C1, or goes out on what the model would not have
+    sampled. Proven grades stay, whatever surprises the model.
     """
     reasons = []
     if statistics.edges:
         reasons.append("edge_tokens")
     if not statistics.log10_e < IMPOSSIBLE:  # figures that are no numbers prove nothing
         reasons.append("on_policy")
-    if grade in PROVEN:
+    if GRADES[grade].proven:
         return grade, tuple(reasons)
     if grade != "C1":
         return ("Q" if reasons else grade), tuple(reasons)
     if len(choice.log_probs) < 2:  # none where the row has no survivors, or was not asked about them (ray)
-        return ("Q" if reasons else "C1"), (*reasons, "open")
+        return ("Q" if reasons else "C1"), (*reasons, "lone" if choice.lone else "open")
     if choice.posterior < CHOSEN:
         return "Q", (*reasons, "undecided")
     return ("Q" if reasons else "B2"), tuple(reasons)

@@ -30,13 +30,14 @@ from eagle3_assets.states.reader import StateRow, States
 from eagle3_assets.states.reader import open as open_states
 from eagle3_assets.states.target.token_figures import RowStatistics, Scores, edges_of, row_statistics
 from eagle3_assets.states.verdict.choice import Choice, candidates, choose, final_grade
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import Manifest, Store, atomic_file, commit, digest_json, read_manifest, require
 from eagle3_assets.targets.tokenizer import load_profile
 
 if TYPE_CHECKING:
     from eagle3_assets.states.target.target_head import TargetHead
 
-FILE_NAME = "on_policy.parquet"
+
 VERSION = 2
 ALONE = Choice(0, 1.0, ())
 
@@ -92,9 +93,8 @@ def open_judge(campaign: Campaign, norm: FinalNorm) -> Judge:
     from eagle3_assets.states.target.target_head import load_head
 
     profile = load_profile(campaign.target.profile)
-    markers = {profile.end_id, profile.think_open, profile.think_close, *profile.tool_ids.values()} - {None}
     head = load_head(campaign, norm)
-    return Judge(campaign, head, frozenset(m for m in markers if m is not None), profile.end_id)
+    return Judge(campaign, head, profile.marker_ids, profile.end_id)
 
 
 def is_judged(campaign: Campaign, store: Store, shard: str) -> bool:
@@ -102,7 +102,7 @@ def is_judged(campaign: Campaign, store: Store, shard: str) -> bool:
     states = read_manifest(store.states(shard))
     if states is None:
         return False
-    found = _committed(store.states(shard) / FILE_NAME)
+    found = _committed(store.states(shard) / VERDICTS_FILE)
     if not campaign.extraction.verdict_share:
         # states of winners need the file that says so: a run may have died, or its head failed, between the two
         return not states.numbers.get("other_ids") or (found is not None and found.inputs.get("states") == states.digest)
@@ -144,7 +144,8 @@ def choose_winners(
     """(rows to extract, choices), one a row of `packs`. `archive` is the part's Parquet table, in the same order.
 
     Only rows with survivors are run: each candidate once, through `extractor`, held to what every row is held to (`capture_rows`). A row
-    with a survivor that cannot be run stays as it is: a choice among some says nothing. Raises StateError from the engine.
+    with a survivor that cannot be run stays as it is: a choice among some says nothing. Of a C1 row without survivors the text stage's
+    belief is all there is. Raises StateError from the engine.
     """
     campaign = judge.campaign
     spec = spec_of(campaign, shard, extractor.describe())
@@ -154,6 +155,8 @@ def choose_winners(
     for i, pack in enumerate(packs):
         others = survivors[i].as_py()
         if not others:
+            if pack.grade == "C1":
+                choices[i] = Choice(0, beliefs[i].as_py(), (), lone=True)
             continue
         found = candidates(pack, others, prompts[i].as_py())
         if len(found) <= len(others):
@@ -184,7 +187,7 @@ def write_on_policy(
         _row(judge, pack, source, choice, _stored(states, pack))
         for pack, source, choice in zip(packs, sources, choices, strict=True)
     ]
-    path = folder / FILE_NAME
+    path = folder / VERDICTS_FILE
     with atomic_file(path) as handle:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), handle, compression="zstd")
     digest = require(folder, made_by="hidden_states").digest
@@ -220,8 +223,8 @@ def _row(judge: Judge, pack: Pack, source: str, choice: Choice, stored: StateRow
         return row
     if choice.winner:
         row["input_ids"], row["loss_mask"] = stored.input_ids.tolist(), stored.loss_mask.tolist()
-    # where there was a choice its winner must be judged: C1 goes up or out
-    if not choice.log_probs and not in_share(pack.sample_id, judge.campaign.extraction.verdict_share):
+    # where there was a choice its winner must be judged: C1 goes up or out; a lone one goes out or gets its reason
+    if not choice.log_probs and not choice.lone and not in_share(pack.sample_id, judge.campaign.extraction.verdict_share):
         return row
     scores, statistics = judge.score(stored.hidden_states[:, -1], stored.input_ids, stored.loss_mask, pack.dataset)
     grade, reasons = final_grade(pack.grade, choice, statistics)
@@ -251,7 +254,7 @@ def in_share(sample_id: str, share: float) -> bool:
 def read_on_policy(folder: Path) -> pa.Table | None:
     """The committed file of a partition folder, or None where the model was not asked about the states that are there (a file about
     earlier ones may lie beside them). Raises StateError for a damaged one."""
-    path = folder / FILE_NAME
+    path = folder / VERDICTS_FILE
     if not path.exists():
         return None
     try:

@@ -17,19 +17,28 @@ from typing import Any
 import pytest
 
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.collect.run import collector
-from eagle3_assets.wire import journal
-from eagle3_assets.collect.run.collector import Pace, Progress, Servers, ShardJob, ShardResult, collect
-from eagle3_assets.wire.journal import Journal
 from eagle3_assets.collect.money.ledger import Ledger
-from eagle3_assets.collect.servers.openrouter import ApiKey
+from eagle3_assets.collect.run import collector
+from eagle3_assets.collect.run.collector import Pace, Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.run.outcomes import TABLE
+from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.collect.servers.routing import Routing, resolve
 from eagle3_assets.errors import BudgetStop, LockedError, StoreError, WireError
 from eagle3_assets.prompts.prompt import Given, Prompt
-
+from eagle3_assets.wire import journal
+from eagle3_assets.wire.journal import Journal
 from eagle3_assets_tests.collect.fake_openrouter import COST, MODEL, FakeOpenRouter
-from eagle3_assets_tests.collect.samples import KEY, QUICK, a_campaign, a_dataset, a_prompt, a_snapshot, an_answer, an_endpoint, everything_written
+from eagle3_assets_tests.collect.samples import (
+    KEY,
+    QUICK,
+    a_campaign,
+    a_dataset,
+    a_prompt,
+    a_snapshot,
+    an_answer,
+    an_endpoint,
+    everything_written,
+)
 
 
 @dataclass

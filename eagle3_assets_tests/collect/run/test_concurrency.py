@@ -12,12 +12,11 @@ import pytest
 
 from eagle3_assets.collect.run import concurrency
 from eagle3_assets.collect.run.concurrency import GROWTH_STEPS, Admission
-from eagle3_assets.collect.servers.exchange import Exchange
 from eagle3_assets.collect.run.outcomes import classify
-
+from eagle3_assets.collect.servers.exchange import Exchange
 from eagle3_assets_tests.collect.fake_openrouter import FakeOpenRouter
-from eagle3_assets_tests.collect.samples import QUICK, a_campaign
 from eagle3_assets_tests.collect.run.test_collector import Desk, prompts, run
+from eagle3_assets_tests.collect.samples import QUICK, a_campaign
 
 HOLD = 0.05
 

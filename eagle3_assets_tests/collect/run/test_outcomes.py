@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.wire import completion as reading
-from eagle3_assets.collect.servers.exchange import Exchange
 from eagle3_assets.collect.run.outcomes import TABLE, classify
-
+from eagle3_assets.collect.servers.exchange import Exchange
+from eagle3_assets.wire import completion as reading
 from eagle3_assets_tests.collect.fake_openrouter import _BODIES, _STATUSES, _sse, completion
 
 STATUS_ROWS = {

@@ -11,7 +11,6 @@ from eagle3_assets.collect.run import shard_work
 from eagle3_assets.collect.run.cycle_collector import THRESHOLDS, rarely_collected
 from eagle3_assets.collect.run.ramp import AT_ONCE, PER_S, Ramp
 from eagle3_assets.collect.run.shard_work import ShardJob, ShardWork
-
 from eagle3_assets_tests.collect.samples import a_campaign, a_dataset, a_prompt, an_answer, first_dataset
 
 

@@ -16,7 +16,9 @@ from eagle3_assets.collect.servers.breaker import (
 from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets_tests.collect.samples import a_campaign, a_snapshot, an_endpoint
 
-SNAPSHOT = a_snapshot(an_endpoint(), an_endpoint("Novita", "novita/int4"), an_endpoint("Novita", "novita/fp8", quantization="fp8"))
+SNAPSHOT = a_snapshot(
+    an_endpoint(), an_endpoint("Novita", "novita/int4"), an_endpoint("Novita", "novita/fp8", quantization="fp8")
+)
 ROUTING = resolve(a_campaign(), SNAPSHOT)
 
 

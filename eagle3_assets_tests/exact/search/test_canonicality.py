@@ -9,9 +9,22 @@ import random
 import pytest
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.search.canonicality import PRIOR_RATE, Canonicality, Count, count_regions, lengths_of
+from eagle3_assets.exact.search.canonicality import (
+    PRIOR_RATE,
+    Canonicality,
+    Count,
+    Drawn,
+    count_regions,
+    drawn_of,
+    lengths_of,
+    share_inside_characters,
+)
+from eagle3_assets.exact.search.offpath import offpath_arguments
+from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.targets.grammar import CallParts, Ids, Parts
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.wire.parse import parse_fields
+from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
 
 def cut_in_two(profile: Profile, text: str, word: str) -> Ids:
@@ -79,6 +92,52 @@ def test_order_of_rows_does_not_matter_and_counts_go_through_json(mini: Profile)
     ):
         with pytest.raises(ExactError, match="learn it again"):
             Canonicality.from_json(damaged)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_an_answer_that_was_cut_inside_a_character_is_named(mini: Profile, pieces: int) -> None:
+    """The server leaves out what is no whole character; its bill counts the ids."""
+    smile = mini.encode("😀")
+    assert len(smile) > pieces
+    provider = Provider(mini)
+    text = "So 😀 it 😀 is 😀"
+    made = provider.answer(Truth(" hm", text, finish="length"), bill_shift=pieces)
+    truth = (*provider.truths[0], *smile[:pieces])
+    found = reconstruct(mini, made.request, parse_fields(made.body), None, source="openrouter")
+    assert found.input_ids != truth and found.p_exact < 0.9
+    assert found.grade in ("Q", "C1") and any("inside a character" in reason for reason in found.reasons), found.reasons
+    assert (
+        share_inside_characters(mini, tuple(mini.encode(text))) > 0.2
+        and share_inside_characters(mini, tuple(mini.encode("So it is"))) == 0
+    )
+
+
+def test_spellings_that_are_tried_for_every_answer_are_no_regions(mini: Profile) -> None:
+    arguments = '{"a":"b","c":"d"}'
+    spelled = [other.ids for other in offpath_arguments(mini, arguments)]
+    for ids in spelled:
+        assert count_regions(mini, Parts((), (), (CallParts((), ids),)))["arguments"].regions == 0
+    odd = cut_in_two(mini, '{"who": "the market"}', "market")
+    assert count_regions(mini, Parts((), (), (CallParts((), odd),)))["arguments"].regions == 1
+
+
+def test_a_text_is_counted_up_to_its_first_region(mini: Profile) -> None:
+    """Regions come in clusters: what is asked is how likely a text has none."""
+    one, many = (count_regions(mini, Parts((), cut_everywhere(mini, "market", n))) for n in (1, 6))
+    assert one["prose"].regions == many["prose"].regions == 1 and one["prose"].ids == many["prose"].ids
+
+
+def cut_everywhere(profile: Profile, word: str, times: int) -> Ids:
+    """PROSE, with the word cut in two in so many copies of the sentence."""
+    clean, odd = tuple(profile.encode(PROSE)), cut_in_two(profile, PROSE, word)
+    return tuple(token for k in range(6) for token in (odd if k < times else clean))
+
+
+def test_drawn_says_of_a_text_what_counting_its_ids_would() -> None:
+    request = {"temperature": 0.7, "top_p": True}
+    drawn = drawn_of(request, ("x" * 30, "y" * 40 + "```" + "z" * 24 + "```"), 50)
+    assert drawn == Drawn(0.7, None, 0.3, 50) and drawn.lengths(150) == {"prose": 70, "code": 30, "arguments": 50}
+    assert drawn.lengths(20) == {"prose": 0, "code": 0, "arguments": 20}
 
 
 @pytest.mark.parametrize("rows", [20, 300])

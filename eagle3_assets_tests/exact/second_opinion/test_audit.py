@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets import lineage
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.providers.wire_profiles import learn
@@ -20,6 +19,8 @@ from eagle3_assets.exact.search.reconstruct import reconstruct
 from eagle3_assets.exact.second_opinion.audit import Audit, Judged, Rate, Rates, rates_of, read, summarize, with_rates, write
 from eagle3_assets.exact.second_opinion.blind import judge, true_ids
 from eagle3_assets.intervals import interval
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import tokens
 from eagle3_assets.store import Store
 from eagle3_assets.targets.grammar import Parts
 from eagle3_assets.targets.tokenizer import Profile
@@ -207,11 +208,12 @@ def test_rows_with_ids_and_rows_set_aside_do_not_rest_on_the_audit(mini: Profile
 
 
 def test_tokens_are_made_again_when_an_audit_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage, "_digest", lambda artifact, made_by: made_by)
+    monkeypatch.setattr(Artifact, "digest", lambda artifact: artifact.name)
     campaign = load_campaign("demo")
     store = Store(tmp_path)
-    before = lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")
+    shard = Artifact(tokens.STAGE, campaign, store, "b3_magicoder", "00")
+    before = shard.inputs()
     store.audit.write_text("{}")
-    first = lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")
+    first = shard.inputs()
     store.audit.write_text('{"version": 1}')
-    assert "audit" not in before and first["audit"] != lineage.tokens_inputs(campaign, store, "b3_magicoder", "00")["audit"]
+    assert "audit" not in before and first["audit"] != shard.inputs()["audit"]

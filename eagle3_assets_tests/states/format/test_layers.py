@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from eagle3_assets.campaign import default_layers
 from eagle3_assets.errors import StateError
 from eagle3_assets.states.format.layers import (
     CONVENTION,
     FINAL,
     NUMBERINGS,
     check_layers,
-    default_layers,
     numbering_of,
     require_convention,
     translate,
@@ -77,4 +77,4 @@ def test_impossible_layers_are_refused(layers: tuple[int, ...]) -> None:
 
 def test_a_model_too_shallow_for_the_default_is_refused() -> None:
     with pytest.raises(StateError, match="rising"):
-        default_layers(4)
+        check_layers(default_layers(4), 4)

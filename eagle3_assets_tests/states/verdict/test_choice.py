@@ -16,7 +16,7 @@ from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.target.target_head import load_head
 from eagle3_assets.states.target.token_figures import RowStatistics
-from eagle3_assets.states.verdict.choice import Choice, candidates, choose, final_grade
+from eagle3_assets.states.verdict.choice import REASONS, Choice, candidates, choose, final_grade
 
 
 def pack(ids: tuple[int, ...], prompt_len: int, grade: str = "C1") -> Pack:
@@ -61,7 +61,14 @@ def test_c1_goes_up_or_out() -> None:
     assert final_grade("C1", unsure, statistics()) == ("Q", ("undecided",))
     assert final_grade("C1", sure, statistics(edges=(7,))) == ("Q", ("edge_tokens",))
     assert final_grade("C1", alone, statistics()) == ("C1", ("open",))
-    assert final_grade("C1", Choice(0, 1.0, ()), statistics()) == ("C1", ("open",)), "without survivors, or with ray"
+    assert final_grade("C1", Choice(0, 1.0, ()), statistics()) == ("C1", ("open",)), "not asked about: with ray"
+
+
+def test_a_lone_c1_row_says_why_the_model_cannot_raise_it_and_still_goes_out_on_what_cannot_be() -> None:
+    lone = Choice(0, 0.97, (), lone=True)
+    assert final_grade("C1", lone, statistics()) == ("C1", ("lone",)) and "no other sequence" in REASONS["lone"]
+    assert final_grade("C1", lone, statistics(edges=(7,))) == ("Q", ("edge_tokens", "lone"))
+    assert final_grade("C1", lone, statistics(log10_e=9.0))[0] == "Q"
 
 
 def test_figures_that_are_no_numbers_choose_nothing_and_prove_nothing() -> None:

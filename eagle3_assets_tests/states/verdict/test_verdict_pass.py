@@ -21,6 +21,8 @@ from eagle3_assets.kimi_mini.model import load_model
 from eagle3_assets.kimi_mini.sampler import Ask, sample_all
 from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
 from eagle3_assets.kimi_mini.workshop.evaluate import questions
+from eagle3_assets.stage import Artifact
+from eagle3_assets.stages import hidden_states
 from eagle3_assets.states.care.verify_states import verify_partition
 from eagle3_assets.states.extractors import Captured, open_extractor
 from eagle3_assets.states.extractors.ray_pool import RayPool
@@ -28,7 +30,7 @@ from eagle3_assets.states.reader import open as open_states
 from eagle3_assets.states.verdict.on_policy_checks import judge_on_policy, sources, summary_markdown
 from eagle3_assets.states.verdict.on_policy_table import (
     ALONE,
-    FILE_NAME,
+    VERDICTS_FILE,
     choose_winners,
     in_share,
     is_judged,
@@ -122,7 +124,7 @@ def test_a_damaged_verdict_is_refused_by_name(
     made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], tmp_path: Path
 ) -> None:
     _, store, packs, _archive, _engine = made
-    path = store.states("00000") / FILE_NAME
+    path = store.states("00000") / VERDICTS_FILE
     good = path.read_bytes()
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(StateError, match=r"on_policy\.parquet"):
@@ -175,7 +177,7 @@ def test_a_verdict_on_earlier_states_is_no_verdict_on_those_that_are_there(
     campaign, _, packs, archive, engine = made
     plain = VerdictPass(without_verdict(campaign), engine.engine, None)
     plain.write(copied, "00000", packs, archive, corpus_part_digest="another", on_tokens=lambda _: None)
-    assert (copied.states("00000") / FILE_NAME).exists() and read_on_policy(copied.states("00000")) is None
+    assert (copied.states("00000") / VERDICTS_FILE).exists() and read_on_policy(copied.states("00000")) is None
     problems, _ = verify_partition(campaign, copied, "00000", packs)
     assert not problems, "the states are those of the rows' own ids"
 
@@ -186,7 +188,7 @@ def test_states_of_winners_do_not_stand_without_the_file_that_names_the_winners(
     """A run that died between the two, and a person who then goes on without a head."""
     campaign, _, packs, archive, engine = made
     assert is_judged(without_verdict(campaign), copied, "00000"), "with it they do"
-    for path in (copied.states("00000") / FILE_NAME, manifest_path(copied.states("00000") / FILE_NAME)):
+    for path in (copied.states("00000") / VERDICTS_FILE, manifest_path(copied.states("00000") / VERDICTS_FILE)):
         path.unlink()
     assert not is_judged(without_verdict(campaign), copied, "00000") and not is_judged(campaign, copied, "00000")
     plain = VerdictPass(without_verdict(campaign), engine.engine, None)
@@ -199,10 +201,11 @@ def test_what_was_filed_about_the_checks_is_bound_to_the_models_verdict(
 ) -> None:
     states = read_manifest(copied.states("00000"))
     assert states is not None
-    bound = gate.filed_under("hidden_states", states, copied, gate.ALL)
-    for path in (copied.states("00000") / FILE_NAME, manifest_path(copied.states("00000") / FILE_NAME)):
+    artifact = Artifact(hidden_states.STAGE, made[0], copied, partition="00000")
+    bound = gate.filed_of(artifact, states).subject
+    for path in (copied.states("00000") / VERDICTS_FILE, manifest_path(copied.states("00000") / VERDICTS_FILE)):
         path.unlink()
-    assert gate.filed_under("hidden_states", states, copied, gate.ALL) != bound
+    assert gate.filed_of(artifact, states).subject != bound
 
 
 def test_a_pool_of_workers_has_a_judge_before_any_worker_has_proved_itself(

@@ -1,0 +1,183 @@
+"""An asset for each stage and dataset: gates, then the stage's work, every artifact recorded as soon as it is committed.
+
+Belongs here: the translation of `stage.Stage` into Dagster's terms. Does not belong here: any one stage, and any decision.
+No `from __future__ import annotations` in this file: Dagster inspects the annotation of `context` at run time.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from eagle3_assets import gate, stages
+from eagle3_assets.assets.frame import frame, partition_keys
+from eagle3_assets.assets.provenance import follow, materialization, successors
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.errors import Eagle3Error, StateError
+from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN, corpus_partitions, register_partitions
+from eagle3_assets.review.verdicts.table import ALL
+from eagle3_assets.stage import Artifact, Job, Made, Markdown, Per, Picture, Records, Stage, Url
+from eagle3_assets.store import Store
+
+if TYPE_CHECKING:
+    from eagle3_assets.collect.run.collector import Servers
+    from eagle3_assets.states.extractors.interface import Extractor
+    from eagle3_assets.states.extractors.part_job import PartWriter
+
+OWNERS = ["team:eagle3"]
+
+
+def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
+    """Every asset of the campaign, in the order of the flow; a stage of one step is one of them for all datasets."""
+    return [
+        _asset(campaign, stage, names)
+        for stage in stages.STAGES
+        for names in ([stage.datasets(campaign)] if stage.one_step else [(n,) for n in stage.datasets(campaign)])
+    ]
+
+
+def _asset(campaign: Campaign, stage: Stage, names: Sequence[str]) -> dg.AssetsDefinition:
+    specs = [_spec(campaign, stage, name) for name in names]
+
+    @dg.multi_asset(
+        specs=specs,
+        name=stage.name if stage.one_step else "__".join(stage.asset_key(names[0])),
+        can_subset=stage.one_step,
+        backfill_policy=SINGLE_RUN,
+        required_resource_keys=set(stage.resources),
+    )
+    def make(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+        with frame(context, campaign) as store:
+            chosen = [n for n in names if dg.AssetKey(stage.asset_key(n)) in context.selected_asset_keys]
+            keys = partition_keys(context) if stage.per.partitioned else [ALL]
+            job = Job(tuple(Artifact(stage, campaign, store, n, k) for n in chosen for k in keys), DagsterFace(context))
+            gate.pass_gates(job.artifacts)  # refuse before any work
+            yield from _made(context, job)
+
+    return make
+
+
+def _spec(campaign: Campaign, stage: Stage, name: str) -> dg.AssetSpec:
+    card = stage.card(campaign, name)
+    return dg.AssetSpec(
+        dg.AssetKey(stage.asset_key(name)),
+        group_name=stage.group or stage.name,
+        kinds=set(card.kinds),
+        owners=OWNERS,
+        description=card.description,
+        partitions_def=partitions_of(campaign, stage),
+        skippable=stage.one_step,
+        deps=[dg.AssetKey(before.asset_key(theirs)) for before, theirs in stage.predecessors(campaign, name)],
+        code_version=stage.code_version_of(campaign, name),
+    )
+
+
+def partitions_of(campaign: Campaign, stage: Stage) -> dg.PartitionsDefinition | None:
+    if stage.per is Per.PART:
+        return corpus_partitions(campaign)
+    return SHARD_PARTITIONS if stage.per is Per.SHARD else None
+
+
+def _made(context: dg.AssetExecutionContext, job: Job) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+    """Do the work; a result for every asset that is whole, also when another one stopped the work."""
+    face, stopped = job.face, None
+    assert isinstance(face, DagsterFace)
+    try:
+        job.artifacts[0].stage.work(job)
+    except Eagle3Error as error:
+        stopped = error
+    for name in dict.fromkeys(a.dataset for a in job.artifacts):
+        mine = [a for a in job.artifacts if a.dataset == name]
+        if all(a.place in face.made for a in mine):
+            yield from _results(context, [face.made[a.place] for a in mine])
+    if stopped is not None:
+        raise stopped
+
+
+def _results(context: dg.AssetExecutionContext, made: Sequence[Made]) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
+    """The result of one asset, then what Dagster cannot say of a range by itself: the data version of each partition (it writes one event
+    a partition for a result, all with one version; the last event of a partition counts)."""
+    first = made[0].artifact
+    key = dg.AssetKey(first.key)
+    if not first.stage.per.partitioned:
+        version = dg.DataVersion(made[0].manifest.digest)
+        yield dg.MaterializeResult(asset_key=key, metadata=described(made[0]), data_version=version)
+    else:
+        yield dg.MaterializeResult(asset_key=key)
+        for m in made:
+            context.log_event(materialization(context.instance, m.artifact, m.manifest, described(m)))
+    follow(context.instance, successors(first))
+
+
+class DagsterFace:
+    """`stage.Face` over the context of a step."""
+
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
+        self.context, self.made = context, dict[tuple[str, str, str], Made]()
+
+    def log(self, line: str) -> None:
+        self.context.log.info(line)
+
+    def observe(self, artifacts: Sequence[Artifact], figures: Mapping[str, Any]) -> None:
+        for key in dict.fromkeys(a.key for a in artifacts):
+            self.context.log_event(dg.AssetObservation(asset_key=dg.AssetKey(key), metadata=dict(figures)))
+
+    def done(self, made: Made) -> None:
+        artifact = made.artifact
+        if artifact.stage.per.partitioned and artifact.place not in self.made:
+            self.context.log_event(materialization(self.context.instance, artifact, made.manifest, described(made)))
+        self.made[artifact.place] = made
+        if made.parts is not None:
+            register_partitions(self.context.instance, artifact.campaign, made.parts)
+
+    def servers(self, campaign: Campaign, store: Store, *, rented: bool) -> "Servers":
+        found: Servers = self.context.resources.openrouter.servers(campaign, store, rented=rented)
+        return found
+
+    def extractor(self, campaign: Campaign) -> "Extractor | PartWriter":
+        found: Extractor | PartWriter = self.context.resources.gpu.extractor(campaign)
+        return found
+
+    def run_process(
+        self, command: Sequence[str], *, told: Mapping[str, Any], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        try:
+            self.context.resources.pipes.run(
+                context=self.context, command=list(command), extras=dict(told), env=dict(environment), cwd=str(folder)
+            )
+        except dg.DagsterError:
+            raise StateError(
+                f"{command[0]} stopped with an error in {folder}; its own words are in the run's log (stderr); mend it and materialize "
+                "the asset again, which goes on from its last kept point"
+            ) from None
+
+
+def _image(png: bytes) -> str:
+    return f"![picture](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def described(made: Made) -> dict[str, Any]:
+    """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
+    rows = {} if made.rows is None else {"dagster/row_count": made.rows}
+    shown = {**made.shown, **rows, "digest": made.manifest.digest}
+    return {name: _metadata(value) for name, value in shown.items() if value is not None}
+
+
+def _metadata(value: Any) -> Any:
+    match value:
+        case Path():
+            return dg.MetadataValue.path(str(value))
+        case Markdown():
+            return dg.MetadataValue.md(value)
+        case Picture():
+            return dg.MetadataValue.md(_image(value))
+        case Url():
+            return dg.MetadataValue.url(value)
+        case Records():
+            return dg.MetadataValue.table([dg.TableRecord({k: "" if v is None else v for k, v in row.items()}) for row in value])
+        case dict() | list() | tuple():
+            return dg.MetadataValue.json(value)
+        case _:
+            return value

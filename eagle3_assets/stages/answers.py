@@ -1,0 +1,188 @@
+"""`answers/<ds>`: the verbatim wire bytes of every answer. One step, one event loop, one limiter, one budget for any selection.
+
+Belongs here: what of the campaign goes to `collect.collector`, the commit of each finished shard, progress lines.
+Does not belong here: sending, money, journals (`collect`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_assets import gate
+from eagle3_assets import store as st
+from eagle3_assets.campaign import Campaign
+from eagle3_assets.collect.campaign_ledger import open_ledger
+from eagle3_assets.collect.run.collector import Progress, ShardJob, ShardResult, collect
+from eagle3_assets.collect.servers.routing import stored_routing
+from eagle3_assets.collect.signals import run, stopping_on_signals
+from eagle3_assets.errors import GateError
+from eagle3_assets.estimate import plan as planning
+from eagle3_assets.progress import Every, Step, publish
+from eagle3_assets.review import invariants
+from eagle3_assets.review.verdicts.table import CHECKS
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.stage import After, Artifact, Card, Gate, Interrupted, Job, Made, Per, Stage
+from eagle3_assets.stages import plan, prompts, tokenizer_probe
+from eagle3_assets.stages.pilot import rented
+from eagle3_assets.store import commit
+from eagle3_assets.wire import journal
+
+LINE_EVERY_S, OBSERVATION_EVERY_S = 15.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """`prompts`: their digest; `closed`: whether a person said that what is there is the dataset. Never what decides a price or a
+    provider: what was paid for is not outdated by it."""
+
+    prompts: str
+    shard: str
+    closed: bool
+
+
+def inputs(a: Artifact) -> Inputs:
+    return Inputs(a.of(prompts.STAGE).digest(), a.partition, a.store.closed(a.dataset).exists())
+
+
+def work(job: Job) -> None:
+    results = run(_collect(job))
+    if open_shards := [r for r in results if not r.complete]:
+        raise GateError(_incomplete(open_shards))
+
+
+async def _collect(job: Job) -> list[ShardResult]:
+    from eagle3_assets.prompts.file import read_shard
+
+    campaign, store, datasets = job.campaign, job.store, job.datasets
+    paid = any(rented(d) for d in datasets)
+    approved = planning.approved_usd(campaign, store) if paid else 0.0
+    servers = job.face.servers(campaign, store, rented=paid)
+    shards = {(a.dataset, a.partition): (a, a.inputs()) for a in job.artifacts}
+    jobs = [
+        ShardJob(
+            campaign.dataset_named(name),
+            shard,
+            tuple(read_shard(store.prompts(name), shard)),
+            a.path,
+            store.closed(name).exists(),
+        )
+        for (name, shard), (a, _) in shards.items()
+    ]
+
+    def shard_done(result: ShardResult) -> None:
+        if result.complete:
+            job.face.done(_commit(*shards[result.dataset, result.shard], result))
+
+    store.bind(
+        campaign, answered=[d.name for d in datasets]
+    )  # from here on there is something that a changed campaign would contradict
+    stop = asyncio.Event()
+    with stopping_on_signals(stop), open_ledger(campaign, store, approved) as ledger:
+        results = await collect(
+            campaign,
+            jobs,
+            servers=servers,
+            ledger=ledger,
+            routing=stored_routing(campaign, store) if paid else None,
+            stop=stop,
+            on_progress=_reporter(job),
+            on_shard_done=shard_done,
+        )
+    if stop.is_set():
+        raise Interrupted
+    return results
+
+
+def _commit(a: Artifact, made_from: dict[str, Any], result: ShardResult) -> Made:
+    numbers = {
+        "selected": result.selected,
+        "finished": result.finished,
+        "failed": result.failed,
+        "ambiguous": result.ambiguous,
+        "cost_usd": result.cost_usd,
+        "completion_tokens": result.completion_tokens,
+        "reasons": result.reasons,
+    }
+    manifest = commit(a.path, files=sorted(a.path.glob("segment-*")), inputs=made_from, numbers=numbers)
+    return Made(a, manifest, {**numbers, "folder": a.path}, rows=result.finished)
+
+
+def _reporter(job: Job) -> Callable[[Progress], None]:
+    """Live figures to whoever listens in this process, a log line now and then, an observation a minute (plotted in the UI)."""
+    line, observation = Every(LINE_EVERY_S), Every(OBSERVATION_EVERY_S)
+
+    def report(p: Progress) -> None:
+        figures = {
+            "in_flight": p.in_flight, "spent_usd": p.spent_usd, "reserved_usd": p.reserved_usd, "limit_usd": p.limit_usd,
+            "tokens_per_s": p.tokens_per_s, "retries_429": p.retries_429, "eta_s": p.eta_s,
+            "foreign_usd": p.foreign_usd,
+        }  # fmt: skip
+        note = (
+            f"{p.in_flight} in flight, {p.tokens_per_s:,.0f} tokens/s, {p.spent_usd:.4f} USD spent "
+            f"+ {p.reserved_usd:.4f} reserved of {planning.usd_text(p.limit_usd)}, {p.retries_429} x 429"
+            + (f", {p.foreign_usd:.4f} USD spent on this key by others" if p.foreign_usd else "")
+        )
+        publish(Step("answers", p.done, p.total, note, figures))
+        if line.due():
+            job.face.log(f"{p.done}/{p.total} answers, {note}")
+        if observation.due():
+            job.face.observe(job.artifacts, figures)
+
+    return report
+
+
+def _incomplete(results: Sequence[ShardResult]) -> str:
+    shown = ", ".join(f"answers/{r.dataset} shard {r.shard} lacks {r.missing} of {r.selected}" for r in results[:4])
+    more = f" and {len(results) - 4} more shards" if len(results) > 4 else ""
+    reasons: Counter[str] = Counter()
+    for r in results:
+        reasons.update(r.reasons)
+    why = f" ({', '.join(f'{k}: {v}' for k, v in sorted(reasons.items()))})" if reasons else ""
+    return f"{shown}{more}{why}; finished shards are recorded; run again to resume, or `eagle3 close DATASET` to go on without"
+
+
+def judge(a: Artifact) -> list[Verdict]:
+    from eagle3_assets.prompts.file import read_shard
+
+    eligible: list[str] = []
+    if rented(a.campaign.dataset_named(a.dataset)):
+        eligible = [e["provider_name"] for e in st.read_committed(a.store.endpoints, made_by="endpoints")["eligible"]]
+    return invariants.judge_answers(
+        gate.committed(a).numbers,
+        list(journal.read(a.path)),
+        {p.key for p in read_shard(a.store.prompts(a.dataset), a.partition)},
+        model=a.campaign.target.model,
+        providers=eligible,
+        closed=a.store.closed(a.dataset).exists(),
+    )
+
+
+def card(campaign: Campaign, name: str) -> Card:
+    backend = campaign.dataset_named(name).backend
+    return Card(
+        frozenset({{"openrouter": "openrouter", "engine": "vllm", "import": "jsonl"}[backend]}),
+        f"Answers of {name} ({backend}): the response bytes as received, never re-bought, never edited. "
+        "A shard is complete when every selected prompt is answered, counted as failed, or the dataset was closed.",
+    )
+
+
+STAGE = Stage(
+    name="answers",
+    per=Per.SHARD,
+    version=1,
+    path=lambda a: a.store.answers(a.dataset, a.partition),
+    after=(prompts.STAGE, After(plan.STAGE, rented)),
+    gates=lambda a: [Gate(a.of(tokenizer_probe.STAGE)), Gate(a.of(prompts.STAGE), current=False)],
+    inputs=inputs,
+    work=work,
+    judge=judge,
+    checks=CHECKS["answers"],
+    resources=frozenset({"openrouter"}),
+    one_step=True,
+    costs_money=True,
+    card=card,
+)
