@@ -40,6 +40,11 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def _changed(table: _Table, name: str) -> bool:
+    """Whether the key was set to something else than its default: only then would leaving it unread be a surprise."""
+    return name in table.model_fields_set and getattr(table, name) != type(table).model_fields[name].get_default()
+
+
 class CampaignTable(_Table):
     """`[campaign]`."""
 
@@ -197,7 +202,7 @@ class Mapping(_Table):
     @model_validator(mode="after")
     def _names_the_column_of_its_kind(self) -> Mapping:
         other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
-        if other in self.model_fields_set:
+        if _changed(self, other):
             raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
         return self
 
@@ -386,7 +391,7 @@ class Extraction(_Table):
     def _settings_are_of_its_engine(self) -> Extraction:
         running = {self.engine, self.capture_engine}
         for engine, names in ENGINE_SETTINGS.items():
-            foreign = [name for name in names if name in self.model_fields_set]
+            foreign = [name for name in names if _changed(self, name)]
             if foreign and engine not in running:
                 raise ValueError(
                     f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '
