@@ -40,12 +40,21 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def _changed(table: _Table, name: str) -> bool:
+    """Whether the key was set to something else than its default: only then would leaving it unread be a surprise."""
+    return name in table.model_fields_set and getattr(table, name) != type(table).model_fields[name].get_default()
+
+
 class CampaignTable(_Table):
     """`[campaign]`."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,40}$")
     seed: int = 0
     data_collection: Literal["deny", "allow"] = "deny"
+    title: str | None = Field(
+        default=None, pattern=r"^[ -~]{1,100}$", description="who asks, for OpenRouter's statistics; default: eagle3_assets NAME"
+    )
+    url: str | None = Field(default=None, pattern=r"^https?://[!-~]{1,200}$", description="your page, sent as HTTP-Referer")
 
     @field_validator("name")
     @classmethod
@@ -193,7 +202,7 @@ class Mapping(_Table):
     @model_validator(mode="after")
     def _names_the_column_of_its_kind(self) -> Mapping:
         other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
-        if other in self.model_fields_set:
+        if _changed(self, other):
             raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
         return self
 
@@ -382,7 +391,7 @@ class Extraction(_Table):
     def _settings_are_of_its_engine(self) -> Extraction:
         running = {self.engine, self.capture_engine}
         for engine, names in ENGINE_SETTINGS.items():
-            foreign = [name for name in names if name in self.model_fields_set]
+            foreign = [name for name in names if _changed(self, name)]
             if foreign and engine not in running:
                 raise ValueError(
                     f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from eagle3_assets import store as st
-from eagle3_assets.errors import GateError
+from eagle3_assets.errors import GateError, StoreError
 from eagle3_assets.review.verdicts.verdict import Subject, Verdict
 from eagle3_assets.review.verdicts.verdict_files import Filed
 from eagle3_assets.review.verdicts.waivers import apply_waivers, read_waivers, used_waivers
@@ -28,6 +28,21 @@ def judge(artifact: Artifact, *, anew: bool = False) -> list[Verdict]:
     filed = filed_of(artifact, committed(artifact))
     verdicts = filed.judged_again(lambda: artifact.stage.judge(artifact), anew=anew)
     return apply_waivers(verdicts, read_waivers(artifact.store), filed.subject)
+
+
+def file_verdicts(artifact: Artifact, verdicts: list[Verdict]) -> None:
+    """File verdicts that were given while the artifact was in memory: they are bound to the bytes that were then committed."""
+    filed_of(artifact, committed(artifact)).write(verdicts)
+
+
+def was_judged_since(artifact: Artifact, begun: float) -> bool:
+    """Whether a verdict on these very bytes and rules was filed after `begun` (unix seconds): by the run that made them."""
+    try:
+        filed = filed_of(artifact, committed(artifact, verify=False))
+        judged = filed.read()
+    except StoreError:
+        return False
+    return judged is not None and judged.time >= begun and filed.is_current(judged)
 
 
 def rejudge_outdated(artifacts: Iterable[Artifact]) -> list[Artifact]:

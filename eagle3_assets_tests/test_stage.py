@@ -175,5 +175,5 @@ def test_runs_are_the_flow_cut_where_partitions_change_and_nothing_is_forgotten(
         ["tokens"],
         ["report", "corpus", "vocab_map", "handoff_tokens"],
         ["hidden_states"],
-        ["handoff_tokens", "handoff_speculators", "handoff_specforge"],
+        ["handoff_tokens", "handoff_speculators", "handoff_specforge", "drafter", "acceptance"],
     ]

@@ -124,7 +124,7 @@ def peer_tokenizer(profile: Profile) -> Any:
     converter.load_tiktoken_bpe = lambda _: ranks
     vocab, merges = converter.extract_vocab_merges_from_model("")
     fast = tokenizers.Tokenizer(models.BPE(vocab, merges, fuse_unk=False, ignore_merges=True))
-    split = pre_tokenizers.Split(tokenizers.Regex(profile.facts["tokenizer"]["pattern"]), behavior="isolated")
+    split = pre_tokenizers.Split(tokenizers.Regex(profile.facts.tokenizer.pattern), behavior="isolated")
     fast.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     fast.decoder = decoders.ByteLevel()
     names = [profile.token_name(k) for k in range(profile.n_base, profile.n_vocab)]

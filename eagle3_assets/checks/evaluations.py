@@ -121,7 +121,7 @@ def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
     """For a person: when and from what it was judged, and the examples, where they are samples with the command that opens one."""
     told: dict[str, Any] = {
         "judged": dg.MetadataValue.timestamp(time.time()),
-        "judged_from": "the files on disk, anew; nothing was bought",
+        "judged_from": "the files on disk, anew, or what this run had just made of them; nothing was bought",
     }
     samples = [e for e in examples if SAMPLE_ID.fullmatch(e)] if checked.stage.name in SAMPLE_STAGES else []
     if samples:

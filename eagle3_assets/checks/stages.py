@@ -4,11 +4,13 @@ Belongs here: over which partitions a run of checks goes. Does not belong here: 
 judging (`gate.py`).
 
 A check is separate from its asset on purpose: only separate checks can be executed again without re-buying anything. Executing one judges
-the files anew, in a run and from the UI alike (`eagle3 recheck` does the same): a verdict that was filed is shown, never believed, here.
+the files anew, from the UI and by `eagle3 recheck`: a verdict that an earlier run filed is never believed here. Where the same run has just made
+the artifact and judged it while it was in memory, that verdict (bound to the bytes that were then committed) is the check's.
 Partitioned checks (a preview in Dagster 1.13): in a run over one partition the result is recorded for it; in a run over a range, or
 launched by "execute all" (which carries no partition at all), one evaluation a key is logged and a summary is yielded last.
 """
 
+import time
 from collections.abc import Iterator
 
 import dagster as dg
@@ -51,7 +53,8 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
             bind_dagster_state(run.instance, campaign)
             wanted = sorted(k.name for k in run.selected_asset_check_keys)
             artifacts = _artifacts(context, campaign, store, checked)
-            judged = {a.partition: gate.judge(a, anew=True) for a in artifacts}
+            begun = _begun(run)
+            judged = {a.partition: gate.judge(a, anew=not gate.was_judged_since(a, begun)) for a in artifacts}
             if checked.partitions is not None and not run.has_partition_key:
                 log_each(run, checked, judged, wanted)
             summaries = [summary(checked, name, judged) for name in wanted]
@@ -61,6 +64,12 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
                 log_summaries(run, checked, summaries)
 
     return checks
+
+
+def _begun(run: dg.OpExecutionContext) -> float:
+    """When this run began (unix seconds): a verdict that was filed since then was given by this run, on what it had just made."""
+    record = run.instance.get_run_record_by_id(run.run_id)
+    return record.start_time if record is not None and record.start_time is not None else time.time()
 
 
 def _artifacts(context: dg.AssetCheckExecutionContext, campaign: Campaign, store: Store, checked: Checked) -> list[Artifact]:

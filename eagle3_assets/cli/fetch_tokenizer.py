@@ -12,16 +12,17 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from email.message import Message
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.store import data_root
+from eagle3_assets.targets.facts import HubFile
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -53,23 +54,23 @@ def command(
     from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, config_difference
 
     facts = profile_facts(profile)
-    if not facts.get("files"):
+    if not facts.files:
         typer.echo(f"{profile}: its tokenizer ships with this package, nothing is to be fetched")
         return
-    folder = to or data_root() / "tokenizers" / facts["tokenizer"]["folders"][0]
+    folder = to or data_root() / "tokenizers" / facts.tokenizer.folders[0]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        for file in facts["files"]:
-            bar = progress.add_task(file["name"], total=None)
+        for file in facts.files:
+            bar = progress.add_task(file.name, total=None)
             done = fetch_file(
-                file_url(str(facts["hub"]), revision, file["name"]),
-                folder / file["name"],
+                file_url(str(facts.hub), revision, file.name),
+                folder / file.name,
                 file,
                 partial(_show, progress, bar),
             )
-            typer.echo(f"{folder / file['name']}: {done}")
+            typer.echo(f"{folder / file.name}: {done}")
     config = folder / CONFIG_FILE
-    difference = config_difference(config, facts["tokenizer"]["special"]) if config.is_file() else None
+    difference = config_difference(config, facts.tokenizer.special) if config.is_file() else None
     if difference:
         raise ExactError(f"{difference}; the repository holds another tokenizer than the profile {profile}, do not use it")
     found = load_profile(profile, folder)
@@ -100,13 +101,13 @@ def _is_safe(url: str) -> bool:
         return False
 
 
-def fetch_file(url: str, path: Path, file: Mapping[str, Any], on_bytes: Callable[[int, int | None], None]) -> str:
+def fetch_file(url: str, path: Path, file: HubFile, on_bytes: Callable[[int, int | None], None]) -> str:
     """Make `path` the file at `url`; returns what happened. `file`: `sha256` pins it, `optional` allows the hub not to have it.
 
     The bytes collect in `.<name>.part` beside it; only a whole and right file gets its name. Raises ExactError, one line, that says
     whether running again goes on or something must change.
     """
-    pin = file.get("sha256")
+    pin = file.sha256
     if path.is_file() and (pin is None or _sha256(path) == pin):
         return "already there"
     part = path.with_name(f".{path.name}.part")
@@ -122,7 +123,7 @@ def fetch_file(url: str, path: Path, file: Mapping[str, Any], on_bytes: Callable
         part.replace(path)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 404 and file.get("optional"):
+        if error.code == 404 and file.optional:
             return "the hub has none, not needed"
         raise ExactError(f"{url}: {_advice(error.code)}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:

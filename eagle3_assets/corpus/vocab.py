@@ -121,7 +121,7 @@ def _facts(campaign: Campaign, corpus_digest: str, forced_ids: Sequence[int]) ->
 
 def tokenizer_sha256(campaign: Campaign) -> str:
     """Of the target's ranks file: the profile's pin, which any file must equal to be loaded, else of the file itself."""
-    pin = profile_facts(campaign.target.profile)["tokenizer"].get("ranks_sha256")
+    pin = profile_facts(campaign.target.profile).tokenizer.ranks_sha256
     return str(pin or load_profile(campaign.target.profile).tokenizer_sha256)
 
 

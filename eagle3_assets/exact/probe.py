@@ -74,7 +74,7 @@ def _described(profile: Profile, token_id: int) -> str:
     name = profile.token_name(token_id)
     if token_id >= profile.n_vocab:
         return f"outside the vocabulary (0..{profile.n_vocab - 1})"
-    if token_id >= profile.n_base:
+    if not profile.is_ordinary(token_id):
         return f"the control token {name}"
     return f"the ordinary token {name!r}"
 
@@ -86,7 +86,7 @@ def _result(passed: bool, message: str, **numbers: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- checks
 def _special_ids(profile: Profile) -> dict[str, Any]:
     wrong = [name for name, token_id in profile.specials.items() if profile.encode_prompt(name) != [token_id]]
-    forged = [name for name in profile.specials if any(token >= profile.n_base for token in profile.encode(name))]
+    forged = [name for name in profile.specials if not all(map(profile.is_ordinary, profile.encode(name)))]
     message = f"{len(profile.specials)} control tokens have their ids, and their text alone never makes one"
     if wrong or forged:
         message = f"wrong: {', '.join(wrong) or 'none'}; made from ordinary text: {', '.join(forged) or 'none'}"
@@ -96,15 +96,17 @@ def _special_ids(profile: Profile) -> dict[str, Any]:
 
 
 def _end_of_turn(campaign: Campaign, profile: Profile) -> dict[str, Any]:
-    end, eos = profile.end_id, profile.special(profile.facts["tokenizer"]["eos"])
+    end, eos = profile.end_id, profile.special(profile.facts.tokenizer.eos)
     stated = "stated in the campaign" if campaign.target.end_of_turn_id is not None else "not stated in the campaign"
     message = f"{profile.special_names[end]} = {end} ({stated})"
     if eos != end:
         message += f"; tokenizer.eos_token is {profile.special_names[eos]} = {eos} and does not end a turn: never use it"
-    for quoted in profile.facts.get("quoted", ()):
-        message += f"; {quoted['id']}, often quoted as {quoted['claim']}, is {_described(profile, quoted['id'])}"
+    for quoted in profile.facts.quoted:
+        message += f"; {quoted.id}, often quoted as {quoted.claim}, is {_described(profile, quoted.id)}"
     text = profile.special_names[end]
-    return _result(profile.encode_prompt(text) == [end] and end >= profile.n_base, message, end_of_turn=end, tokenizer_eos=eos)
+    return _result(
+        profile.encode_prompt(text) == [end] and not profile.is_ordinary(end), message, end_of_turn=end, tokenizer_eos=eos
+    )
 
 
 def _boundaries(profile: Profile) -> dict[str, Any]:
@@ -170,13 +172,13 @@ def _template(profile: Profile) -> dict[str, Any]:
         )
     if profile.template_path is None:
         return _result(True, "no chat_template.jinja beside the ranks: our renderer was not compared this time", conversations=0)
-    if profile.facts["template"]["kind"] == "jinja":
+    if profile.facts.template.kind == "jinja":
         return _result(
             True, f"prompts are rendered by {profile.template_path.name} itself: there is nothing to compare", conversations=0
         )
     tried, differing = 0, []
     for name, messages, tools in conversations():
-        for thinking in (True, False) if profile.facts["reasoning"].get("instant") else (True,):
+        for thinking in (True, False) if profile.instant else (True,):
             switches: dict[str, Any] = {"add_generation_prompt": True, "thinking": thinking}
             form = default_form(profile)
             if tools and form.tool_style == "typescript":
@@ -268,7 +270,7 @@ def conversations() -> list[tuple[str, list[dict[str, Any]], list[dict[str, Any]
 # ---------------------------------------------------------------------------------------------------- facts
 def _facts(profile: Profile, checks: dict[str, dict[str, Any]]) -> dict[str, Any]:
     boundaries = checks["boundaries"]["numbers"]
-    eos = profile.special(profile.facts["tokenizer"]["eos"])
+    eos = profile.special(profile.facts.tokenizer.eos)
     facts: dict[str, Any] = {
         "tokenizer_sha256": profile.tokenizer_sha256,
         "template_sha256": profile.template_sha256,
@@ -279,7 +281,7 @@ def _facts(profile: Profile, checks: dict[str, dict[str, Any]]) -> dict[str, Any
         "reasoning_markers": "none"
         if profile.think_close is None
         else f"<think> {profile.think_open} written by the {profile.opened_by}, </think> {profile.think_close}",
-        "normalizer": profile.facts["tokenizer"]["normalizer"],
+        "normalizer": profile.facts.tokenizer.normalizer,
         "boundary_cases": f"{boundaries['cases'] - boundaries['broken']} of {boundaries['cases']} equal",
         "joins_that_merge": f"{boundaries['merged']} of {boundaries['joins']}",
         "join_x_y": f"encode('x') + encode('y') = {profile.encode('x') + profile.encode('y')}, "
@@ -289,6 +291,6 @@ def _facts(profile: Profile, checks: dict[str, dict[str, Any]]) -> dict[str, Any
         "golden_encodings": checks["golden"]["numbers"]["encodings"],
         "golden_renderings": checks["golden"]["numbers"]["renderings"],
     }
-    for quoted in profile.facts.get("quoted", ()):
-        facts[f"id_{quoted['id']}"] = f"{_described(profile, quoted['id'])}, often quoted as {quoted['claim']}"
+    for quoted in profile.facts.quoted:
+        facts[f"id_{quoted.id}"] = f"{_described(profile, quoted.id)}, often quoted as {quoted.claim}"
     return facts

@@ -6,7 +6,6 @@ reconstruction.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +20,6 @@ from eagle3_assets.exact.second_opinion.audit import Audit, with_rates
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire import journal
 from eagle3_assets.wire.fields import Fields, storable
-from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.values import usd
 from eagle3_assets.wire.wire_answer import WireAnswer
 
@@ -49,7 +47,7 @@ def build_rows(
     entries: dict[str, dict[str, Any] | None] = {}  # a provider's profile is taken apart once for all of its rows
     rows = []
     for key in sorted(best):
-        fields = parse_fields(best[key].body, best[key].content_type)
+        fields = best[key].fields
         provider = provider_of(best[key].provider, fields.provider, best[key].source)
         if provider not in entries:
             entries[provider] = entry_of(wire_profiles, provider)
@@ -117,7 +115,7 @@ def sample_row(profile: Profile, dataset: str, answer: WireAnswer, fields: Field
         max_tokens=max_tokens if type(max_tokens) is int else None,
         tokenizer_sha256=profile.tokenizer_sha256,
         template_sha256=profile.template_sha256,
-        wire_sha256=hashlib.sha256(answer.body).hexdigest(),
+        wire_sha256=answer.body_sha256,
     )
 
 

@@ -120,8 +120,13 @@ def _lists_of_ids(rows: Sequence[Sequence[int]]) -> pa.Array:
 
 def write_rows(path: Path, rows: Iterable[SampleRow]) -> None:
     """Atomically write one tokens file (zstd). The manifest is the caller's to commit."""
+    write_table(path, to_table(rows))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """The same of rows that are a table already."""
     with atomic_file(path) as handle:
-        pq.write_table(to_table(rows), handle, compression="zstd", use_dictionary=_REPEATED)
+        pq.write_table(table, handle, compression="zstd", use_dictionary=_REPEATED)
 
 
 def read_table(path: Path) -> pa.Table:

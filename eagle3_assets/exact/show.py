@@ -47,7 +47,7 @@ def pieces_of(profile: Profile, row: SampleRow, start: int = 0, stop: int | None
     out = []
     for position in range(start, stop):
         token_id = row.input_ids[position]
-        marker = not 0 <= token_id < profile.n_base
+        marker = not profile.is_ordinary(token_id)
         text = profile.token_name(token_id) if marker else token_text(profile, token_id)
         kind = "marker" if marker else "prompt" if position < row.prompt_len else "model"
         out.append(Piece(position, token_id, text, kind, position in supervised))

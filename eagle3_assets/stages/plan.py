@@ -28,7 +28,7 @@ class Inputs:
 
 def settings(campaign: Campaign, dataset: str) -> Mapping[str, Any]:
     """Any setting may change the plan."""
-    return {"settings": digest_json(campaign.model_dump(mode="json", exclude={"path"}))}
+    return {"settings": digest_json(campaign.model_dump(mode="json", exclude={"path"}, exclude_defaults=True))}
 
 
 def inputs(a: Artifact) -> Inputs:

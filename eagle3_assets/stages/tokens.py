@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from eagle3_assets import gate
 from eagle3_assets import store as st
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.progress import Step, publish
@@ -44,24 +45,27 @@ def work(job: Job) -> None:
 
 def make(a: Artifact) -> Made:
     from eagle3_assets.exact.rows import build_rows
-    from eagle3_assets.exact.sample_row import write_rows
+    from eagle3_assets.exact.sample_row import write_table
     from eagle3_assets.exact.second_opinion import audit
-    from eagle3_assets.review.rows.quarantine import put_out, rules_of
+    from eagle3_assets.exact.second_opinion.checker import Checker
+    from eagle3_assets.review.rows.quarantine import rules_of
+    from eagle3_assets.review.rows.shard_rows import judge_rows
     from eagle3_assets.targets.tokenizer import load_profile
 
     campaign, store, made_from = a.campaign, a.store, a.inputs()
     dataset, profile = campaign.dataset_named(a.dataset), load_profile(campaign.target.profile)
-    folder = store.answers(a.dataset, a.partition)
-    rows = build_rows(
+    answers = list(journal.best(journal.read(store.answers(a.dataset, a.partition))).values())
+    made = build_rows(
         profile,
         campaign,
         dataset,
-        journal.read(folder),
+        answers,
         st.read_committed(store.wire_profiles, made_by="wire_profiles"),
         audit.read(store.audit),
     )
-    rows = put_out(rows, journal.read(folder), rules_of(campaign, dataset, profile))
-    write_rows(a.path, rows)
+    checker = Checker(profile, answers, thinking=campaign.target.thinking)
+    rows, table, verdicts = judge_rows(made, answers, rules_of(campaign, dataset, profile), checker, profile.n_vocab)
+    write_table(a.path, table)
     numbers = {
         "rows": len(rows),
         "tokens": sum(len(r.input_ids) for r in rows),
@@ -70,7 +74,9 @@ def make(a: Artifact) -> Made:
         "cost_usd": sum(r.cost_usd or 0.0 for r in rows),
         "expected_exact": sum(r.p_exact for r in rows),
     }
-    return Made(a, st.commit(a.path, files=[a.path], inputs=made_from, numbers=numbers), numbers, rows=len(rows))
+    manifest = st.commit(a.path, files=[a.path], inputs=made_from, numbers=numbers)
+    gate.file_verdicts(a, verdicts)
+    return Made(a, manifest, numbers, rows=len(rows))
 
 
 def judge(a: Artifact) -> list[Verdict]:

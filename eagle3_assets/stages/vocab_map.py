@@ -37,8 +37,7 @@ def make(a: Artifact, face: Face) -> Made:
 
     made_from, profile = a.inputs(), load_profile(a.campaign.target.profile)
     # control tokens that the model emits must be draftable however rare they are in this corpus
-    markers = {profile.end_id, profile.think_open, profile.think_close, *profile.tool_ids.values()}
-    forced = sorted(m for m in markers if m is not None)
+    forced = sorted(profile.marker_ids)
     with a.store.lock("vocab_map", what="vocab_map"):
         manifest = build_vocab_map(a.campaign, a.store, forced_ids=forced, commit_inputs=made_from)
     return Made(a, manifest, {**manifest.numbers, "folder": a.path})

@@ -104,7 +104,7 @@ def assemble(profile: Profile, parts: Parts) -> Ids:
         ids.append(_required(profile.think_close, profile, "closing"))
     ids.extend(parts.content)
     if parts.section is not None:
-        ids.extend(_bodies(profile, parts) if profile.calls_are_json else _section(profile, parts))
+        ids.extend(_section(profile, parts) if profile.writes_call_ids else _bodies(profile, parts))
     if parts.ended:
         ids.append(profile.end_id)
     return tuple(ids)
@@ -172,7 +172,7 @@ class _Automaton:
 
     def _moves(self) -> dict[tuple[str, int | None], Callable[[], None]]:
         profile, tool = self.profile, self.profile.tool_ids
-        json_form = profile.calls_are_json
+        json_form = not profile.writes_call_ids
         first, begin = ("call_begin", self.begin_body) if json_form else ("section_begin", self.begin_section)
         moves: dict[tuple[str, int | None], Callable[[], None]] = {
             ("open", profile.think_open): self.open,
@@ -182,7 +182,7 @@ class _Automaton:
             ("content", profile.end_id): self.end,
             ("after", profile.end_id): self.end,
         }
-        if profile.facts["tools"]["ends_reasoning"]:
+        if profile.facts.tools.ends_reasoning:
             moves["reasoning", tool[first]] = begin
         if json_form:
             return moves | {("separated", tool["call_begin"]): self.begin_body}
@@ -201,7 +201,7 @@ class _Automaton:
 
     def text_run(self, position: int, run: Ids) -> None:
         """Ordinary ids up to the next control token."""
-        if self.state == "after" and self.profile.calls_are_json and run[0] == self.profile.separator:
+        if self.state == "after" and not self.profile.writes_call_ids and run[0] == self.profile.separator:
             self.section, self.state = False, "separated"
             position, run = position + 1, run[1:]
         target = {"reasoning": self.reasoning, "content": self.content, "head": self.text, "arguments": self.text}.get(self.state)

@@ -11,16 +11,16 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import tiktoken
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.store import data_root
+from eagle3_assets.targets.facts import OpenedBy, TargetFacts
 from eagle3_assets.targets.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
 from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, read_ranks
 
@@ -50,11 +50,11 @@ RENDERER_VERSION = (
 class Profile:
     """One tokenizer with its turn grammar. Build with `load_profile`.
 
-    `facts` is the parsed TOML, `encoding` a plain `tiktoken.Encoding`; `tokenizer_sha256` is of the ranks file as found.
+    `facts` is the checked TOML, `encoding` a plain `tiktoken.Encoding`; `tokenizer_sha256` is of the ranks file as found.
     """
 
     name: str
-    facts: Mapping[str, Any] = field(repr=False)
+    facts: TargetFacts = field(repr=False)
     encoding: tiktoken.Encoding = field(repr=False)
     tokenizer_sha256: str
     ranks_path: Path
@@ -64,7 +64,7 @@ class Profile:
     @cached_property
     def specials(self) -> dict[str, int]:
         """The named control tokens (reserved slots are not among them)."""
-        return dict(self.facts["tokenizer"]["special"])
+        return dict(self.facts.tokenizer.special)
 
     @cached_property
     def special_names(self) -> dict[int, str]:
@@ -84,78 +84,105 @@ class Profile:
         if not 0 <= token_id < self.n_vocab:
             return "outside the vocabulary"
         if token_id >= self.n_base:
-            return str(self.facts["tokenizer"].get("reserved_name", "<|unnamed_{id}|>")).format(id=token_id)
+            return (self.facts.tokenizer.reserved_name or "<|unnamed_{id}|>").format(id=token_id)
         return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
+
+    def is_ordinary(self, token_id: int) -> bool:
+        """Whether the id spells text. Control and reserved ids do not, nor does a number outside the vocabulary."""
+        return 0 <= token_id < self.n_base
+
+    def count_controls(self, ids: Iterable[int]) -> int:
+        """How many of `ids` (all of the vocabulary) are control or reserved."""
+        return sum(map(self.n_base.__le__, ids))
+
+    @property
+    def reserved_ids(self) -> frozenset[int]:
+        """The ids that are neither ordinary nor a named control token: no model writes them."""
+        return frozenset(range(self.n_base, self.n_vocab)) - set(self.specials.values())
 
     @property
     def n_base(self) -> int:
         """Ids below are ordinary tokens, ids from here on are control or reserved."""
-        return int(self.facts["tokenizer"]["n_base"])
+        return self.facts.tokenizer.n_base
 
     @property
     def n_vocab(self) -> int:
-        return self.n_base + int(self.facts["tokenizer"]["n_special"])
+        return self.facts.tokenizer.n_vocab
 
     @cached_property
     def end_id(self) -> int:
         """What ends a turn (never tokenizer.eos_token: design rule 1)."""
-        return self.special(self.facts["turn"]["end"])
+        return self.special(self.facts.turn.end)
 
     @property
-    def opened_by(self) -> str:
+    def opened_by(self) -> OpenedBy:
         """Who writes the opening reasoning marker: "prompt", "model" or "never"."""
-        return str(self.facts["reasoning"]["opened_by"])
+        return self.facts.reasoning.opened_by
 
     @cached_property
     def think_open(self) -> int | None:
-        return None if self.opened_by == "never" else self.special(self.facts["reasoning"]["open"])
+        return self._reasoning_marker(self.facts.reasoning.open)
 
     @cached_property
     def think_close(self) -> int | None:
-        return None if self.opened_by == "never" else self.special(self.facts["reasoning"]["close"])
+        return self._reasoning_marker(self.facts.reasoning.close)
+
+    def _reasoning_marker(self, name: str | None) -> int | None:
+        return None if self.opened_by == "never" or name is None else self.special(name)
+
+    @property
+    def instant(self) -> bool:
+        """Whether thinking can be turned off."""
+        return self.facts.reasoning.instant
 
     @cached_property
     def tool_ids(self) -> dict[str, int]:
         """call_begin, call_end, and where calls stand in sections section_begin, section_end, argument_begin → id."""
-        tools = self.facts["tools"]
-        keys = ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")
-        return {key: self.special(tools[key]) for key in keys if key in tools}
+        return {key: self.special(name) for key, name in self.facts.tools.markers.items()}
+
+    @cached_property
+    def marker_ids(self) -> frozenset[int]:
+        """Every control id that the model writes in a turn."""
+        found = {self.end_id, self.think_open, self.think_close, *self.tool_ids.values()}
+        return frozenset(token for token in found if token is not None)
 
     @property
-    def calls_are_json(self) -> bool:
-        """Whether a call is one JSON object between two markers (form "json"), not an id and arguments in a section."""
-        return bool(self.facts["tools"]["form"] == "json")
+    def writes_call_ids(self) -> bool:
+        """Whether the model writes an id in front of a call's raw arguments (form "sections"); in the other forms a call is one body."""
+        return self.facts.tools.form == "sections"
 
     @cached_property
     def separator(self) -> int:
         """The id between two calls of the form "json"; raises ExactError when the profile's separator is not one token."""
-        ids = self.encoding.encode_ordinary(self.facts["tools"]["separator"])
+        ids = self.encoding.encode_ordinary(getattr(self.facts.tools, "separator", ""))
         if len(ids) != 1:
             raise ExactError(f"profile {self.name}: tools.separator is {len(ids)} tokens, expected one")
         return ids[0]
 
     @cached_property
     def tool_id_pattern(self) -> re.Pattern[str]:
-        return re.compile(self.facts["tools"]["id_pattern"], re.DOTALL)
+        return re.compile(getattr(self.facts.tools, "id_pattern", "(?!)"), re.DOTALL)
 
     def tool_id(self, name: str, index: int) -> str:
         """The id that the model writes for the conversation's call number `index` (0-based); "" where it writes none."""
-        return str(self.facts["tools"]["id_format"]).format(name=name, index=index)
+        return str(getattr(self.facts.tools, "id_format", "")).format(name=name, index=index)
 
     @property
     def renders(self) -> bool:
         """False where no template is known: prompts of this profile cannot be rebuilt."""
-        return bool(self.facts["template"]["kind"] != "none")
+        return self.facts.template.kind != "none"
 
     @cached_property
     def template_sha256(self) -> str:
         """Provenance of prompts: the pinned template, the one that renders, or our renderer's facts."""
-        pinned = self.facts["template"].get("sha256")
-        if pinned:
-            return str(pinned)
-        if self.facts["template"]["kind"] == "jinja" and self.template_path is not None:
+        template, turn = self.facts.template, self.facts.turn
+        if template.sha256:
+            return template.sha256
+        if template.kind == "jinja" and self.template_path is not None:
             return hashlib.sha256(self.template_path.read_bytes()).hexdigest()
-        identity = json.dumps([RENDERER_VERSION, self.facts["template"], self.facts["turn"]], sort_keys=True)
+        identity = json.dumps(
+            [RENDERER_VERSION, template.model_dump(exclude_unset=True), turn.model_dump(exclude_unset=True)], sort_keys=True
+        )
         return hashlib.sha256(identity.encode()).hexdigest()
 
     # ------------------------------------------------------------------------------------------ text and ids
@@ -176,14 +203,14 @@ class Profile:
         are looked for (so a marker that lies across a cut is lost, as on the server).
         """
         refuse_surrogates(text)
-        facts = self.facts["tokenizer"]
-        if facts["normalizer"] == "nfc":
+        facts = self.facts.tokenizer
+        if facts.normalizer == "nfc":
             text = self._normalized(text)
-        if "chunk_chars" not in facts:
+        if facts.chunk_chars is None or facts.chunk_run is None:
             refuse_endless_blanks(text)
             return self.encoding.encode(text, allowed_special="all")
         ids: list[int] = []
-        for piece in cut_in_chunks(text, int(facts["chunk_chars"]), int(facts["chunk_run"])):
+        for piece in cut_in_chunks(text, facts.chunk_chars, facts.chunk_run):
             ids.extend(self.encoding.encode(piece, allowed_special="all"))
         return ids
 
@@ -202,7 +229,7 @@ class Profile:
 
         A tokenizer with a normalizer never showed its model any other form of the text, so there is no canonical encoding of it.
         """
-        if self.facts["tokenizer"]["normalizer"] == "nfc" and not unicodedata.is_normalized("NFC", text):
+        if self.facts.tokenizer.normalizer == "nfc" and not unicodedata.is_normalized("NFC", text):
             return f"the text is not NFC, and {self.name} encodes NFC only: no encoding of it is the canonical one"
         return None
 
@@ -268,38 +295,38 @@ def load_profile(name: str, tokenizer_dir: Path | None = None) -> Profile:
     return _load(name, ranks.resolve(), ranks.stat().st_mtime_ns, template)
 
 
-def _roots(facts: Mapping[str, Any], tokenizer_dir: Path | None) -> list[Path]:
-    folders = facts["tokenizer"]["folders"]
+def _roots(facts: TargetFacts, tokenizer_dir: Path | None) -> list[Path]:
+    folders = facts.tokenizer.folders
     if tokenizer_dir is not None:
         return [tokenizer_dir, *(tokenizer_dir / folder for folder in folders)]
     roots = [data_root() / "tokenizers" / folder for folder in folders]
-    package_folder = facts["tokenizer"].get("package_folder")
+    package_folder = facts.tokenizer.package_folder
     return [*roots, PACKAGE_DIR / package_folder] if package_folder else roots
 
 
-def _find_ranks(name: str, facts: Mapping[str, Any], tokenizer_dir: Path | None) -> Path:
-    file = str(facts["tokenizer"]["ranks_file"])
+def _find_ranks(name: str, facts: TargetFacts, tokenizer_dir: Path | None) -> Path:
+    file = facts.tokenizer.ranks_file
     roots = _roots(facts, tokenizer_dir)
     for root in roots:
         if (root / file).is_file():
             return root / file
-    where = tokenizer_dir or data_root() / "tokenizers" / facts["tokenizer"]["folders"][0]
-    fetch = f"run `eagle3 fetch-tokenizer {name}`, or " if facts.get("files") else ""
+    where = tokenizer_dir or data_root() / "tokenizers" / facts.tokenizer.folders[0]
+    fetch = f"run `eagle3 fetch-tokenizer {name}`, or " if facts.files else ""
     raise ExactError(
         f"profile {name}: {where / file} is missing; {fetch}put the model's own {file} there; `reconstruct` and `show` also take "
         "--tokenizer DIR"
     )
 
 
-def _find_template(facts: Mapping[str, Any], tokenizer_dir: Path | None, ranks: Path) -> Path | None:
+def _find_template(facts: TargetFacts, tokenizer_dir: Path | None, ranks: Path) -> Path | None:
     """The model's own chat template: only of its own folder (another profile may share the ranks, never the template). A profile whose
     prompts are rendered by it also takes the one inside tokenizer_config.json.
     """
-    own = facts["tokenizer"]["folders"][0]
+    own = facts.tokenizer.folders[0]
     roots = [root for root in _roots(facts, tokenizer_dir) if root.name == own]
     if tokenizer_dir is not None and ranks.parent == tokenizer_dir:
         roots.append(tokenizer_dir)
-    names = (TEMPLATE_FILE, CONFIG_FILE) if facts["template"]["kind"] == "jinja" else (TEMPLATE_FILE,)
+    names = (TEMPLATE_FILE, CONFIG_FILE) if facts.template.kind == "jinja" else (TEMPLATE_FILE,)
     return next((root / name for root in roots for name in names if (root / name).is_file()), None)
 
 
@@ -308,15 +335,15 @@ def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None
     facts = profile_facts(name)
     data = ranks_path.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
-    pin = facts["tokenizer"].get("ranks_sha256")
+    tokens = facts.tokenizer
+    pin = tokens.ranks_sha256
     if pin and sha256 != pin:
         raise ExactError(f"{ranks_path}: sha256 is {sha256[:16]}…, expected {pin[:16]}… for {name}; get the model's own file")
-    tokens = facts["tokenizer"]
-    special: dict[str, int] = dict(tokens["special"])
-    if "reserved_name" in tokens:
-        unnamed = set(range(tokens["n_base"], tokens["n_base"] + tokens["n_special"])) - set(special.values())
-        special |= {str(tokens["reserved_name"]).format(id=k): k for k in sorted(unnamed)}
+    special = dict(tokens.special)
+    if tokens.reserved_name is not None:
+        unnamed = set(range(tokens.n_base, tokens.n_vocab)) - set(special.values())
+        special |= {tokens.reserved_name.format(id=k): k for k in sorted(unnamed)}
     encoding = tiktoken.Encoding(
-        name=name, pat_str=tokens["pattern"], mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
+        name=name, pat_str=tokens.pattern, mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
     )
     return Profile(name, facts, encoding, sha256, ranks_path, template_path)

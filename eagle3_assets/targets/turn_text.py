@@ -47,10 +47,11 @@ def parts_of(
 
 def call_parts(profile: Profile, call: ToolCall, encode: Encode) -> CallParts:
     """One whole call as the model writes it: id and raw arguments, or (form "json") one object of name and raw arguments."""
-    if not profile.calls_are_json:
+    tools = profile.facts.tools
+    if tools.form != "json":
         return CallParts(tuple(encode(call.id)), tuple(encode(call.arguments)))
     name = json.dumps(call.name, ensure_ascii=False)
-    body = str(profile.facts["tools"]["body_format"]).format(name=name, arguments=call.arguments)
+    body = tools.body_format.format(name=name, arguments=call.arguments)
     return CallParts((), tuple(encode(body)))
 
 
@@ -67,12 +68,13 @@ def texts_of(profile: Profile, parts: Parts) -> TurnText:
 def read_call(profile: Profile, call: CallParts) -> ToolCall:
     """The call that `call` spells. An id or a body that has not the model's form gives an empty name and the text as it is."""
     arguments: Ids = call.arguments or ()
-    if not profile.calls_are_json:
+    tools = profile.facts.tools
+    if tools.form != "json":
         head = profile.decode(call.head)
         match = profile.tool_id_pattern.match(head)
         return ToolCall(head, match["name"] if match else "", profile.decode(arguments))
     body = profile.decode(arguments)
-    match = re.match(profile.facts["tools"]["body_pattern"], body, re.DOTALL)
+    match = re.match(tools.body_pattern, body, re.DOTALL)
     name = _json_string(match["name"]) if match else None
     return ToolCall("", name, match["arguments"].strip()) if match and name is not None else ToolCall("", "", body)
 

@@ -10,19 +10,19 @@ import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.targets.facts import RanksFacts, TargetFacts
 
 HUB_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 
-def read_ranks(path: Path, data: bytes, facts: Mapping[str, Any]) -> dict[bytes, int]:
+def read_ranks(path: Path, data: bytes, facts: TargetFacts) -> dict[bytes, int]:
     """The ranks of `data` (the bytes of `path`) for the profile of `facts`. Raises ExactError, one line."""
     if path.name == HUB_FILE:
-        return _hub_ranks(path, data, facts["tokenizer"])
-    return _tiktoken_ranks(path, data, facts["tokenizer"]["n_base"])
+        return _hub_ranks(path, data, facts.tokenizer)
+    return _tiktoken_ranks(path, data, facts.tokenizer.n_base)
 
 
 def _tiktoken_ranks(path: Path, data: bytes, expected: int) -> dict[bytes, int]:
@@ -45,7 +45,7 @@ def _require_all_ranks(path: Path, ranks: Mapping[bytes, int], expected: int) ->
         )
 
 
-def _hub_ranks(path: Path, data: bytes, tokens: Mapping[str, Any]) -> dict[bytes, int]:
+def _hub_ranks(path: Path, data: bytes, tokens: RanksFacts) -> dict[bytes, int]:
     """The ranks of a byte-level BPE in the form of the hub.
 
     Its merges must come in the order of their ids: then "merge the pair whose result has the lowest rank" (tiktoken) and "merge
@@ -69,11 +69,11 @@ def _hub_ranks(path: Path, data: bytes, tokens: Mapping[str, Any]) -> dict[bytes
     if kind != ("BPE", "ByteLevel"):
         raise ExactError(f"{path}: is {kind[0]} with decoder {kind[1]}; only byte-level BPE can be read")
     for key, value in found.items():
-        if value != tokens[key]:
+        if value != getattr(tokens, key):
             raise ExactError(f"{path}: its {key} is not the profile's; get the file that belongs to the profile")
     if order != sorted(order) or len(order) + 256 != len(ids):
         raise ExactError(f"{path}: its merges do not come in the order of their ids, so ranks say nothing; it cannot be read")
-    _require_all_ranks(path, ids, tokens["n_base"])
+    _require_all_ranks(path, ids, tokens.n_base)
     return ids
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle3_assets import stages as flow
+from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.errors import Eagle3Error, StoreError
 from eagle3_assets.estimate.plan import approved_usd
@@ -29,6 +30,7 @@ FLOW = (
     ("corpus", ("corpus", "vocab_map")),
     ("states", ("hidden_states",)),
     ("hand over", ("handoff_tokens", "handoff_speculators", "handoff_specforge")),
+    ("prove", ("drafter", "acceptance")),
 )
 _SUMMED = ("rows", "selected", "finished", "failed", "tokens", "response_tokens", "bytes", "cost_usd", "missing")
 _DATASETS = """SELECT dataset, count(*) AS rows, sum(length) AS tokens, sum(generated) AS generated, sum(supervised) AS supervised,
@@ -54,7 +56,7 @@ def campaign_page(catalogue: Catalogue) -> dict[str, Any]:
         "title": root.campaign.target.model if root.campaign else None,
         "root": str(root.store.root),
         "demo": root.campaign is not None and root.campaign.server.kind == "embedded",
-        "flow": [{"step": step, "stages": [{"stage": name, **stages.get(name, {})} for name in names]} for step, names in FLOW],
+        "flow": _flow(root.campaign, stages),
         "money": money,
         "datasets": _datasets(catalogue),
         "grades": catalogue.records("SELECT dataset, grade, count(*) AS rows FROM rows GROUP BY ALL ORDER BY ALL"),
@@ -64,6 +66,13 @@ def campaign_page(catalogue: Catalogue) -> dict[str, Any]:
         "next": what_next(stages, checks, money, catalogue),
         "problems": [visible(problem) for problem in (*problems, *catalogue.told())],
     }  # fmt: skip
+
+
+def _flow(campaign: Campaign | None, stages: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """FLOW with what is known of each stage, without those that the campaign does not want."""
+    unwanted = {stage.name for stage in flow.STAGES if campaign is not None and not stage.wanted(campaign)}
+    drawn = [(step, [{"stage": name, **stages.get(name, {})} for name in names if name not in unwanted]) for step, names in FLOW]
+    return [{"step": step, "stages": told} for step, told in drawn if told]
 
 
 def _stages(catalogue: Catalogue) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def rendered(profile: Profile, ids: Sequence[int]) -> Spans:
         return [*rendered(profile, ids[:half]), *between, *rendered(profile, ids[-half:])]
     out: Spans = []
     start = 0
-    for position in [*(k for k, token in enumerate(ids) if not 0 <= token < profile.n_base), len(ids)]:
+    for position in [*(k for k, token in enumerate(ids) if not profile.is_ordinary(token)), len(ids)]:
         if position > start:
             out.append(["text", shown(profile.decode(ids[start:position]))])
         if position < len(ids):
@@ -391,7 +391,7 @@ def _chips(profile: Profile, ids: Sequence[int]) -> list[list[Any]]:
 
 
 def _chip(profile: Profile, token: int) -> str:
-    return token_text(profile, token) if 0 <= token < profile.n_base else profile.token_name(token)
+    return token_text(profile, token) if profile.is_ordinary(token) else profile.token_name(token)
 
 
 def surprise_of(profile: Profile, row: SampleRow, verdict: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from eagle3_assets.wire.calls import Call, Calls, Piece
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.pieces import Text, whole_characters
-from eagle3_assets.wire.values import as_count, as_text, usd
+from eagle3_assets.wire.values import as_count, as_counts, as_text, usd
 
 # Where servers put reasoning, the one that counts first (contract 4.3 #3); `thinking`: Ollama. PARTS: a part of a list in `content`.
 PARTS = "content parts"
@@ -230,11 +230,10 @@ class Answer:
         value = place.get(key)
         if value is None:
             return None
-        ids = [as_count(token) for token in value] if isinstance(value, list) else [None]
-        if None in ids:
+        ids = as_counts(value)
+        if ids is None:
             self.problem(f"{key} is not a list of token ids")
-            return None
-        return [token for token in ids if token is not None]
+        return ids
 
     def error(self, error: Any) -> None:
         if isinstance(error, dict):

@@ -23,6 +23,16 @@ def as_count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
+def as_counts(values: Any) -> list[int] | None:
+    """A list of counts (token ids: tens of thousands a trajectory), or None where one of them is none."""
+    if not isinstance(values, list):
+        return None
+    if {*map(type, values)} <= {int}:
+        return values if not values or (min(values) >= 0 and max(values) <= MAX_COUNT) else None
+    counts = [as_count(value) for value in values]
+    return None if None in counts else [count for count in counts if count is not None]
+
+
 def usd(value: Any) -> float | None:
     """A price that can be one: a number from 0 to a million USD (the bounds of `collect`); anything else is unknown."""
     return float(value) if type(value) in (int, float) and 0 <= value < _MAX_USD else None

@@ -1,15 +1,20 @@
-"""`WireAnswer`: what this room hands on. Only the type lives here; `journal.py` stores it."""
+"""`WireAnswer`: one attempt as it came, and its body read once. Only the type lives here; `journal.py` stores it."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
+
+from eagle3_assets.wire.fields import Fields
+from eagle3_assets.wire.parse import parse_fields
 
 Outcome = Literal["finished", "failed", "ambiguous"]
 RetryClass = Literal["permanent", "transient", "content"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is read of the body is kept with it
 class WireAnswer:
     """One attempt that reached a final body, or one whose outcome is known to be lost.
 
@@ -48,3 +53,12 @@ class WireAnswer:
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", "application/json")
+
+    @cached_property
+    def fields(self) -> Fields:
+        """The body taken apart, once for everybody who holds this answer. Never raises (`Fields.problems`)."""
+        return parse_fields(self.body, self.content_type)
+
+    @cached_property
+    def body_sha256(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()

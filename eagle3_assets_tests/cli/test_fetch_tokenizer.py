@@ -15,6 +15,7 @@ import pytest
 from eagle3_assets.cli.fetch_tokenizer import fetch_file, file_url
 from eagle3_assets.cli.main import run
 from eagle3_assets.errors import ExactError
+from eagle3_assets.targets.facts import HubFile
 from eagle3_assets.targets.profile_facts import PROFILES_DIR, profile_facts
 from eagle3_assets.targets.tokenizer import load_profile
 
@@ -170,7 +171,7 @@ def test_a_redirect_to_the_hubs_storage_is_followed(hub: Hub, mine: bytes, tmp_p
 def test_a_part_longer_than_the_file_is_fetched_anew(hub: Hub, mine: bytes, tmp_path: Path) -> None:
     (tmp_path / ".x.part").write_bytes(mine + b"more")
     pin = hashlib.sha256(mine).hexdigest()
-    assert "as pinned" in fetch_file(hub.url + RANKS, tmp_path / "x", {"sha256": pin}, lambda got, total: None)
+    assert "as pinned" in fetch_file(hub.url + RANKS, tmp_path / "x", HubFile(name="x", sha256=pin), lambda got, total: None)
 
 
 def test_nobody_listening_is_one_line(
@@ -195,8 +196,8 @@ def test_the_real_profiles_ask_the_publishers_repository_for_pinned_files(monkey
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     for name in ("kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct", "qwen3"):
         facts = profile_facts(name)
-        pinned = {file["name"]: file.get("sha256") for file in facts["files"]}
-        assert pinned[facts["tokenizer"]["ranks_file"]] == facts["tokenizer"]["ranks_sha256"]
+        pinned = {file.name: file.sha256 for file in facts.files}
+        assert pinned[facts.tokenizer.ranks_file] == facts.tokenizer.ranks_sha256
     url = file_url("moonshotai/Kimi-K2.5", "refs/pr/1", "tiktoken.model")
     assert url == "https://huggingface.co/moonshotai/Kimi-K2.5/resolve/refs%2Fpr%2F1/tiktoken.model"
 

@@ -57,6 +57,8 @@ class FakeOpenRouter:
         self.usages: list[float] = []  # what /key says, one after the other, then the last again
         self.credits: list[float] | None = None  # the same for /credits; None: 403, as for an inference key
         self.looks = {"key": 0, "credits": 0}
+        self.key_follows = True  # /key refuses what every completion is refused for
+        self.key_says: list[tuple[int, bytes, str]] = []  # what /key says first: status, body, content type
         self.holds_most: int | None = None  # more requests at once are refused with the transient 402
         self.refused_402 = 0
         self.takes_s = 0.0  # an answer
@@ -95,9 +97,12 @@ class FakeOpenRouter:
         return web.json_response(self.snapshot)
 
     async def key(self, request: web.Request) -> web.Response:
-        if self.default == "401":
-            return web.json_response(error(401), status=401)
         self.looks["key"] += 1
+        if self.key_says:
+            status, body, kind = self.key_says.pop(0)
+            return web.Response(status=status, body=body, content_type=kind)
+        if self.default in ("401", "401_in_200", "403") and self.key_follows:
+            return web.json_response(error(401), status=401)
         async with self.arrived:
             self.arrived.notify_all()
         usage = self._next(self.usages) if self.usages else 1.0
@@ -162,6 +167,11 @@ class FakeOpenRouter:
             status, sent, headers = self.raw[how]
             self.spent += COST
             return web.Response(status=status, body=sent, headers={"Content-Type": "application/json", **headers})
+        if how.partition("@")[0] in _NAMED:  # "401@Novita": a provider's own error, passed on
+            kind, _, provider = how.partition("@")
+            code, words, more = _NAMED[kind]
+            status = 200 if kind.endswith("_in_200") else code
+            return web.json_response(error(code, words, provider_name=provider, **more), status=status)
         if how in _STATUSES:
             status, body, headers = _STATUSES[how]
             return web.json_response(body, status=status, headers=headers)
@@ -172,6 +182,9 @@ class FakeOpenRouter:
             return web.json_response(body, headers={"X-Generation-Id": f"gen-{number}"})
         if how == "html_502":
             return web.Response(text="<html>502 Bad Gateway</html>", status=502, content_type="text/html")
+        if how in _PAGES:
+            status, text, kind = _PAGES[how]
+            return web.Response(text=text, status=status, content_type=kind)
         if how == "redirect":
             return web.Response(status=302, headers={"Location": "http://127.0.0.1:9/steal"})
         if how == "echo_key":
@@ -219,6 +232,28 @@ def _sse(number: int) -> bytes:
     )  # fmt: skip
 
 
+# OpenRouterTeam/ai-sdk-provider#24 (401), the same form for 402 and 403, OmniRoute#3044 (400)
+_NAMED: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "named_401": (401, "Provider returned error", {"raw": "invalid api key"}),
+    "named_401_in_200": (401, "Provider returned error", {"raw": "invalid api key"}),
+    "named_402": (402, "Provider returned error", {"raw": "insufficient balance"}),
+    "named_402_in_200": (402, "Provider returned error", {"raw": "insufficient balance"}),
+    "named_403": (403, "Provider returned error", {"raw": "account suspended"}),
+    "named_403_in_200": (403, "Provider returned error", {"raw": "account suspended"}),
+    "named_400": (400, "Provider returned error", {"raw": "this model does not support tools"}),
+    "named_400_in_200": (400, "Provider returned error", {"raw": "this model does not support tools"}),
+    "named_502": (502, "Provider returned error", {"error_type": "provider_unavailable"}),
+}
+# Cloudflare in front: HTML of any status, or its one line (RooCodeInc/Roo-Code#6459 and public reports)
+_PAGES: dict[str, tuple[int, str, str]] = {
+    "page_403": (403, "<!DOCTYPE html><html><title>Just a moment...</title></html>", "text/html"),
+    "page_400": (400, "<html><center><h1>400 Bad Request</h1></center><hr>cloudflare</html>", "text/html"),
+    "page_401": (401, "<html><h1>401</h1></html>", "text/html"),
+    "line_1010": (403, "error code: 1010", "text/plain"),
+    "line_1020": (403, "error code: 1020", "text/plain"),
+    "page_520": (520, "<html>520: Web server is returning an unknown error</html>", "text/html"),
+}
+
 _STATUSES: dict[str, tuple[int, Any, dict[str, str]]] = {
     "400": (400, error(400, "context too long"), {}),
     "401": (401, error(401, "No auth credentials found"), {}),
@@ -229,6 +264,7 @@ _STATUSES: dict[str, tuple[int, Any, dict[str, str]]] = {
         {"Retry-After": "0"},
     ),
     "402_too_big": (402, error(402, "too big", reason="weight_exceeds_budget", limit_source="openrouter_credits"), {}),
+    "402_bare": (402, error(402, "Insufficient balance somewhere"), {}),
     "403": (403, error(403, "forbidden region"), {}),
     "403_moderated": (403, error(403, "flagged", reasons=["violence"], flagged_input="..."), {}),
     "403_budget": (403, error(403, "limit", limit_source="openrouter_guardrail_budget"), {}),

@@ -21,6 +21,10 @@ QUICK = Pace(
     look_up=0.0,
     money_poll=0.01,
     reconcile=0.005,
+    provider_pause=0.02,
+    key_trust=0.005,
+    outage_most=0.5,
+    row_wait_most=5.0,
 )
 
 

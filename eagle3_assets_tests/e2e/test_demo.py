@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -124,11 +125,16 @@ def test_handed_on_rows_are_the_corpus_rows(demo: Place) -> None:
 
 def test_both_trainers_are_handed_the_same_rows_with_their_states(demo: Place) -> None:
     root = demo.root("demo") / "handoff"
-    lines = [json.loads(line) for line in (root / "tokens" / "tokens.jsonl").read_text().splitlines()]
+    texts = (
+        (root / "tokens" / "tokens.jsonl").read_text(),
+        gzip.decompress((root / "tokens" / "validation.jsonl.gz").read_bytes()).decode(),
+    )
+    train, validation = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    lines = [*train, *validation]
     for trainer in ("speculators", "specforge"):
         rows = MappedRows(root / trainer)
-        assert len(rows) == len(lines)
-        for i, line in enumerate(lines):  # the demo has no validation rows, so both are in corpus order
+        assert len(rows) == len(lines) and rows.train_rows == len(train) and validation
+        for i, line in enumerate(lines):  # each side in corpus order, validation behind
             row = rows[i]
             assert f"{row.sample_id}/{row.turn}" == line["id"] and row.input_ids.tolist() == line["input_ids"]
             assert row.loss_mask.tolist() == line["loss_mask"] and row.hidden_states.shape[:2] == (len(row.input_ids), 4)

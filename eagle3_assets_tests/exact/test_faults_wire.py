@@ -88,17 +88,18 @@ def test_a_name_that_nobody_declared_is_never_accepted(mini: Profile) -> None:
 
 # ---------------------------------------------------------------------------------------------------- markers in the text
 def _section(mini: Profile, space: str = "") -> str:
-    tools = mini.facts["tools"]
+    tools = mini.facts.tools
+    assert tools.form == "sections"
     (name, arguments), *_ = CALLS
     words = [
-        tools["section_begin"],
-        tools["call_begin"],
+        tools.section_begin,
+        tools.call_begin,
         f"functions.{name}:0",
-        tools["argument_begin"],
+        tools.argument_begin,
         arguments,
-        tools["call_end"],
+        tools.call_end,
     ]
-    return space.join([*words, tools["section_end"]])
+    return space.join([*words, tools.section_end])
 
 
 def _answer(

@@ -13,10 +13,13 @@ import pytest
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
-from eagle3_assets.exact.sample_row import to_table, write_rows
+from eagle3_assets.exact.sample_row import read_table, to_table, write_table
 from eagle3_assets.exact.second_opinion.checker import Checker
 from eagle3_assets.review.invariants import judge_tokens
-from eagle3_assets.review.rows.quarantine import put_out, rules_of
+from eagle3_assets.review.rows.columns import Columns
+from eagle3_assets.review.rows.quarantine import rules_of
+from eagle3_assets.review.rows.shard_rows import judge_rows
+from eagle3_assets.review.rows.wires import wires_of
 from eagle3_assets.store import write_json
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.wire_answer import WireAnswer
@@ -72,11 +75,15 @@ def test_no_body_stops_its_shard_or_leaks_a_wrong_row(mini: Profile, campaign: C
     profiles = learn(mini, answers)
     write_json(tmp_path / "wire_profiles.json", profiles)
     rows = build_rows(mini, campaign, campaign.dataset_named("b3_magicoder"), answers, profiles if learned else None)
-    rows = put_out(rows, answers, rules_of(campaign, campaign.dataset_named("b3_magicoder"), mini))  # as the asset does
-    write_rows(tmp_path / "00.parquet", rows)
+    rules, checker = rules_of(campaign, campaign.dataset_named("b3_magicoder"), mini), Checker(mini, answers)
+    rows, table, at_once = judge_rows(rows, answers, rules, checker, mini.n_vocab)  # as the asset does
+    write_table(tmp_path / "00.parquet", table)
     assert [row.sample_id for row in rows] == [answer.sample_id for answer in answers]
     assert len({row.grade for row in rows}) >= 3, "damage is neither everything nor nothing"
     keys = {answer.key for answer in answers}
-    found = judge_tokens(to_table(rows), n_vocab=mini.n_vocab, finished_keys=keys, checker=Checker(mini, answers))
+    assert read_table(tmp_path / "00.parquet").equals(to_table(rows))
+    wires = wires_of(Columns(table), answers)
+    found = judge_tokens(table, n_vocab=mini.n_vocab, finished_keys=keys, checker=checker, wires=wires, rules=rules)
+    assert found == at_once, "judged while made and judged from files are one verdict"
     broken = [v.message for v in found if v.check in ("structure", "lineage") and not v.passed]
     assert broken == [] and [v.message for v in found if v.numbers.get("not_quarantined")] == []

@@ -36,7 +36,7 @@ def reference(tokenizers: Path) -> Any:
 # ---------------------------------------------------------------------------------------------------- data
 def test_every_folder_is_a_profile_with_all_its_facts() -> None:
     assert set(profile_names()) == {path.name for path in PROFILES_DIR.iterdir()} == NAMES
-    assert all(profile_facts(name)["name"] == name for name in profile_names())
+    assert all(profile_facts(name).name == name for name in profile_names())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_folder_under_the_data_root_is_a_new_profile(tmp_path: Path, monkeypat
 
 def test_a_profile_of_the_package_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid(tmp_path, monkeypatch, ("<|im_end|>", "<|im_fin|>"), name="kimi-mini")
-    assert profile_facts("kimi-mini")["turn"]["end"] == "<|im_end|>"
+    assert profile_facts("kimi-mini").turn.end == "<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,23 @@ def test_a_profile_of_the_package_cannot_be_replaced(tmp_path: Path, monkeypatch
         (('call_end = "<|tool_call_end|>"', ""), "tools lacks call_end"),
         (('close = "</think>"', 'close = "</thinking>"'), "reasoning.close = '</thinking>' is no name"),
         (('opened_by = "prompt"', 'opened_by = "user"'), "opened_by is 'user'"),
-        (('kind = "kimi"', 'kind = "jinja"'), "template lacks switch"),
+        (('default_system = ""', ""), "template lacks default_system"),
         (("[turn]", "[habits]\ncontent_end = { '' = 1.0 }\n[turn]"), "[habits] expects"),
         (("[turn]", "[habits]\ncontent_seam = { 'a' = 1.0 }\n[turn]"), "[habits] expects"),
         (("[turn]", "[habits]\ncontent_seam = 'none'\n[turn]"), "[habits] expects"),
         (("[turn]", "[turn"), "is not TOML"),
+        (
+            ("ends_reasoning = true", "end_reasoning = true"),
+            "tools.end_reasoning is not read with form = 'sections'; did you mean 'ends_reasoning'?",
+        ),
+        (('kind = "kimi"', 'kind = "jinja"'), "template.tool_style is not read with kind = 'jinja'; known keys: kind, switch"),
+        (('form = "sections"', ""), "tools lacks form"),
+        (("n_base = 2048", 'n_base = "many"'), "tokenizer.n_base is 'many': input should be a valid integer"),
+        (("models = ['my-model']", "models = ['(']"), "models: '(' is no regular expression"),
+        (("(?P<name>.+)", "(.+)"), "has no group (?P<name>"),
+        (("[turn]", "[turns]"), "turns is not read; did you mean 'turn'?"),
+        (('middle = "<|im_middle|>"', ""), "turn lacks middle"),
+        (("chunk_run = 25000", ""), "give both or neither"),
         (('name = "mine"', 'name = "yours"'), "name is 'yours', the folder's is 'mine'"),
     ],
 )
@@ -213,11 +225,13 @@ def test_another_tokenizer_json_is_refused(tokenizers: Path, tmp_path: Path, mon
 
 
 def test_the_docs_name_every_profile_and_every_key_that_code_reads() -> None:
-    from eagle3_assets.targets.profile_facts import _KEYS, _TEMPLATE_KEYS, _TOOL_KEYS
+    from eagle3_assets.targets.facts import SECTIONS, keys_of
 
     text = (Path(__file__).parents[2] / "docs" / "tokenizers.md").read_text(encoding="utf-8")
-    keys = {key for table in (_KEYS, _TOOL_KEYS, _TEMPLATE_KEYS) for keys in table.values() for key in keys} - {"special"}
-    assert [name for name in sorted(NAMES | keys) if f"`{name}`" not in text and f"{name}`" not in text] == []
+    keys = {key for section in SECTIONS for key in keys_of(section)}
+    assert [
+        n for n in sorted(NAMES | keys) if not any(f"{left}{n}{right}" in text for left, right in ("``", "[]", (" ", "`"), "` "))
+    ] == []
 
 
 def test_a_template_that_renders_is_named_by_its_own_hash(qwen: Profile, tokenizers: Path) -> None:

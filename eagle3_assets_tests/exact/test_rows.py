@@ -16,7 +16,8 @@ from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, read_table, rows_of, write_rows
 from eagle3_assets.exact.second_opinion.checker import Checker
-from eagle3_assets.review.rows.quarantine import put_out, rules_of
+from eagle3_assets.review.rows.quarantine import rules_of
+from eagle3_assets.review.rows.shard_rows import judge_rows
 from eagle3_assets.store import write_json
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire import journal
@@ -94,7 +95,8 @@ def test_a_dataset_with_its_own_sampling_is_judged_by_it(mini: Profile, campaign
     asked_otherwise.request.update(temperature=campaign.sampling.temperature, top_p=campaign.sampling.top_p, max_tokens=64)
     answers = [sent, asked_otherwise]
     for dataset, fitting in ((own, sent), (usual, asked_otherwise)):
-        rows = put_out(build_rows(mini, campaign, dataset, answers, None), answers, rules_of(campaign, dataset, mini))
+        made = build_rows(mini, campaign, dataset, answers, None)
+        rows = judge_rows(made, answers, rules_of(campaign, dataset, mini), Checker(mini, answers), mini.n_vocab).rows
         assert {row.sample_id: row.grade for row in rows} == {a.sample_id: "A0" if a is fitting else "Q" for a in answers}
         assert {reason for row in rows for reason in row.reasons} == {"sampling"}
 

@@ -82,7 +82,7 @@ def test_what_a_server_would_refuse_or_bend_has_its_reason(messages: list[Any], 
     assert reason in REASONS
 
 
-@pytest.mark.parametrize("marker", [*profile_facts("kimi-k2.5")["tokenizer"]["special"], "<|reserved_token_"])
+@pytest.mark.parametrize("marker", [*profile_facts("kimi-k2.5").tokenizer.special, "<|reserved_token_"])
 def test_every_control_marker_is_found_wherever_it_stands(marker: str) -> None:
     text = marker + "7|>" if marker.endswith("_") else marker
     assert verdict([{"role": "user", "content": f"what is {text}?"}]) == "control_marker"
@@ -120,15 +120,15 @@ def test_the_markers_are_those_of_kimis_tokenizer_files() -> None:
         pytest.skip(f"{config} is absent; set EAGLE3_SHARED_DATA to the shared data")
     names = {t["content"] for t in json.loads(config.read_text())["added_tokens_decoder"].values()}
     assert len(names) == 23
-    assert set(profile_facts("kimi-k2.5")["tokenizer"]["special"]) == names
+    assert set(profile_facts("kimi-k2.5").tokenizer.special) == names
 
 
 @pytest.mark.parametrize("name", profile_names())
 def test_the_markers_of_the_target_decide_and_no_other_models(name: str) -> None:
     markers, others = marker_pattern(profile_facts(name)), {"<|im_start|>", "<|im_user|>", "<tool_call>", "[PAD]"}
-    for text in others | set(profile_facts(name)["tokenizer"]["special"]):
+    for text in others | set(profile_facts(name).tokenizer.special):
         found = screen([{"role": "user", "content": f"say {text} please"}], None, max_chars=1000, markers=markers)
-        assert (found == "control_marker") == (text in profile_facts(name)["tokenizer"]["special"]), (name, text)
+        assert (found == "control_marker") == (text in profile_facts(name).tokenizer.special), (name, text)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.exact.rows import build_rows
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
-from eagle3_assets.states.verdict.on_policy_table import FILE_NAME, SCHEMA
+from eagle3_assets.states.verdict.on_policy_table import SCHEMA
+from eagle3_assets.states.verdict.verdicts_manifest import VERDICTS_FILE
 from eagle3_assets.store import Store, commit, write_json
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.journal import Journal, segments
@@ -109,7 +110,7 @@ def write_verdict(store: Store, row: SampleRow) -> None:
         "mean_logprob": float(logprob.mean()),
         "logprob": logprob.tolist(), "entropy": [0.5] * ids, "mass_above": [0.1] * ids,
     }  # fmt: skip
-    path = folder / FILE_NAME
+    path = folder / VERDICTS_FILE
     pq.write_table(pa.Table.from_pylist([line], schema=SCHEMA), path)
     commit(path, files=[path], inputs={"states": states.digest}, numbers={})
 

@@ -13,9 +13,10 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.exact.search.readings import BILLING_SHARES, UNLEARNED
+from eagle3_assets.stages import STAGES
 from eagle3_assets.store import Store
 from eagle3_assets.view.calls import Calls
-from eagle3_assets.view.campaign_state import campaign_page
+from eagle3_assets.view.campaign_state import FLOW, campaign_page
 from eagle3_assets.view.catalogue import Catalogue, open_catalogue
 from eagle3_assets.view.compare import Side, compare, pair_of
 from eagle3_assets.view.deciding import reading_named
@@ -115,6 +116,12 @@ def test_two_campaigns_meet_where_they_asked_the_same(
     assert campaign_page(there)["flow"][0]["stages"][0] == {
         "stage": "tokenizer_probe"
     }  # no campaign file: not known, not "missing"
+
+
+def test_the_picture_of_the_flow_has_every_stage_that_the_campaign_wants(catalogue: Catalogue, campaign: Campaign) -> None:
+    drawn = [stage["stage"] for step in campaign_page(catalogue)["flow"] for stage in step["stages"]]
+    assert sorted(drawn) == sorted(stage.name for stage in STAGES if stage.wanted(campaign))
+    assert sorted(name for _, names in FLOW for name in names) == sorted(stage.name for stage in STAGES)
 
 
 def test_the_campaign_page_counts_what_is_there_and_says_what_is_next(catalogue: Catalogue, rows: list[SampleRow]) -> None:

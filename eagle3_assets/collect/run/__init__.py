@@ -1,5 +1,4 @@
-"""One run of the collector: thousands of requests in flight, each attempt judged, filed and billed.
+"""One run: prompts that wait, requests in flight, answers that are filed.
 
-Belongs here: dispatch, concurrency, attempts and their outcomes, a shard's work list, stopping, progress.
-Does not belong here: what a server's request looks like (`servers/`), money (`money/`).
+Belongs here: the collector and what it is made of. Does not belong here: money (`money/`), what a request says (`servers/`).
 """

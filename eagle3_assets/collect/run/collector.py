@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -29,16 +30,18 @@ from eagle3_assets.collect.run.attempt import Attempt
 from eagle3_assets.collect.run.bills import Bills
 from eagle3_assets.collect.run.concurrency import Admission, backoff_s
 from eagle3_assets.collect.run.cycle_collector import rarely_collected
+from eagle3_assets.collect.run.doubt import Doubt
 from eagle3_assets.collect.run.filing import Filing
 from eagle3_assets.collect.run.lanes import Item, Lane, next_lane
 from eagle3_assets.collect.run.outcomes import Finding
 from eagle3_assets.collect.run.progress import Meter, Progress
 from eagle3_assets.collect.run.ramp import Ramp
 from eagle3_assets.collect.run.shard_work import ShardJob, ShardResult, ShardWork
-from eagle3_assets.collect.run.stopping import out_of_money, refused, settings_are_wrong
+from eagle3_assets.collect.run.stopping import nobody_answers, out_of_money, refused, settings_are_wrong
+from eagle3_assets.collect.servers.breaker import Breaker, Change, Kind, folded
 from eagle3_assets.collect.servers.engines import EnginePool, build_engine_request
 from eagle3_assets.collect.servers.exchange import new_session
-from eagle3_assets.collect.servers.openrouter import build_request, guard_url, most_it_can_cost, request_headers
+from eagle3_assets.collect.servers.openrouter import ApiKey, build_request, guard_url, most_it_can_cost, request_headers
 from eagle3_assets.collect.servers.routing import Routing, is_same_model, require_eligible
 from eagle3_assets.collect.servers.servers import DEFAULT_PACE, Pace, Servers
 from eagle3_assets.errors import StoreError
@@ -50,6 +53,12 @@ log = logging.getLogger(__name__)
 
 SYSTEMATIC = 8  # so many systematic failures in a row, without one finished answer, end the run
 REFUSALS_PER_PROMPT = 100  # 429 and its kin do not count as attempts, but no prompt waits for ever
+# What a failure says of the provider that it names: its own account or key, a row that it does not take, a server that is down.
+_KINDS: dict[str, Kind] = {
+    "provider_refused": "refused",
+    "bad_request": "row", "too_large": "row", "unprocessable": "row", "moderated": "row",
+    "server_error": "down", "provider_down": "down", "error_finish": "down", "gateway_timeout": "down",
+}  # fmt: skip
 IMPORTS_AT_ONCE = 64  # records written between two looks at the event loop
 
 
@@ -106,6 +115,10 @@ class _Run:
         self.campaign, self.servers, self.ledger, self.routing = campaign, servers, ledger, routing
         self.stop, self.tolerant, self.pace, self.on_progress = stop, tolerant, pace, on_progress
         self.works = [ShardWork(job, campaign.collect.attempts) for job in jobs]
+        # A pilot asks each endpoint alone, and wants to know what that one does: nobody is left out there.
+        self.breaker = None if tolerant else Breaker(self.provider_changed, first_s=pace.provider_pause)
+        self.doubt, self.deciding = Doubt(pace), False
+        self.nobody_since: float | None = None  # every provider is left out since (monotonic)
         self.desk = Desk(ledger, self.fail, self.money_came_back) if ledger is not None else None
         self.bills = self.reconciliation = None
         if ledger is not None and self.desk is not None:
@@ -122,6 +135,7 @@ class _Run:
         self.timers: set[asyncio.TimerHandle] = set()
         self.error: BaseException | None = None
         self.is_cancelling = False
+        self._headers: dict[str, str] | None = None
         self.meter = Meter()
         self.filing = Filing(self.works, self.meter, self.fail, on_shard_done)
 
@@ -323,22 +337,26 @@ class _Run:
         self.after(lane, item, replace(answer, cost_usd=0.0, provider=engine.kind), finding)
 
     async def ask_openrouter(self, lane: Lane, item: Item) -> None:
-        routing, key, bills = lane.routing, self.servers.api_key, self.bills
-        assert routing is not None and key is not None and bills is not None  # require_openrouter
+        key, bills = self.servers.api_key, self.bills
+        assert lane.routing is not None and key is not None and bills is not None  # require_openrouter
+        if (routing := self.whom_to_ask(lane, item)) is None:
+            return
         request = build_request(self.campaign, item.work.job.dataset, item.prompt, routing)
         attempt = self.attempt(lane, item, request)
         item.hold_usd = most_it_can_cost(request, routing)
         if not await self.has_money(lane, item, attempt.request_id, item.hold_usd):
+            self.probe_told_nothing(item)
             return
         item.held_before_usd = lane.admission.hold(item.hold_usd)
         url = f"{self.servers.base_url}/chat/completions"
-        exchange = await attempt.send(self.session, url, request_headers(key), self.campaign.collect)
+        exchange = await attempt.send(self.session, url, self.headers(key), self.campaign.collect)
         answer, finding = attempt.judge(
             exchange,
             key=key,
             is_asked_model=lambda model: is_same_model(self.campaign.target.model, model),
-            is_eligible=routing.names_provider,
+            is_eligible=lane.routing.names_provider,  # one that is left out may still have answered: it is paid for
         )
+        answer, finding = self.blame(lane, item, answer, finding)
         if answer.cost_usd == 0 and finding.handling.then == "done" and not routing.may_be_free:
             answer = replace(answer, cost_usd=None)  # a claim against the price list: looked up, like a lost one
         try:
@@ -346,6 +364,106 @@ class _Run:
         finally:  # whatever happens to the prompt, the answer was paid for
             lane.admission.let_go(item.hold_usd)
             bills.settle(lane, item, answer)
+
+    def headers(self, key: ApiKey) -> dict[str, str]:
+        if self._headers is None:
+            self._headers = request_headers(key, self.campaign)
+        return self._headers
+
+    # ------------------------------------------------------------------------------------------------ whom to ask
+    def whom_to_ask(self, lane: Lane, item: Item) -> Routing | None:
+        """The routing of the next request; None when nobody may be asked now: the prompt went back to wait."""
+        assert lane.routing is not None
+        item.probes, item.is_reduced = None, False
+        if self.breaker is None:
+            return lane.routing
+        now = asyncio.get_running_loop().time()
+        choice = self.breaker.choose(lane.routing, refused_by=item.refused_by, avoids=item.avoids, now_s=now)
+        if choice.routing is not None:
+            item.probes, item.is_reduced = choice.probes, choice.is_reduced
+            return choice.routing
+        if not choice.is_for_all:  # those who are asked refused this row; it waits for the others, the other rows go on
+            item.waits_since = item.waits_since or now
+            if now - item.waits_since > self.pace.row_wait_most:
+                self.put_aside(item, "providers_left_out")
+            else:
+                self.come_back_in(choice.wait_s, lane, item)
+            return None
+        self.nobody_since = self.nobody_since or now
+        lane.push(item)
+        if now - self.nobody_since > self.pace.outage_most:
+            self.fail(nobody_answers(lane, self.breaker.left_out, now - self.nobody_since))
+        else:
+            lane.admission.close(choice.wait_s)
+            self.look_again_in(choice.wait_s)
+        return None
+
+    def blame(self, lane: Lane, item: Item, answer: WireAnswer, finding: Finding) -> tuple[WireAnswer, Finding]:
+        """Tell the provider's circuit what came of a request. What one provider refuses is asked of another, while there is one."""
+        if self.breaker is None or lane.routing is None:
+            return answer, finding
+        now = asyncio.get_running_loop().time()
+        if finding.reason == "finished":
+            item.avoids.clear()
+            self.nobody_since = None
+            self.breaker.answered(answer.provider, probes=item.probes)
+        elif (kind := _KINDS.get(finding.reason)) is not None and finding.provider is not None:
+            name, why = folded(finding.provider), f"{finding.reason}: {finding.message}" if finding.message else finding.reason
+            self.breaker.failed(finding.provider, kind=kind, why=why, probes=item.probes, now_s=now)
+            item.avoids = {name}
+            if kind == "row":
+                item.refused_by.add(name)
+                if any(folded(e.provider_name) not in item.refused_by for e in lane.routing.eligible):
+                    finding = replace(finding, reason="row_refused")
+                    answer = replace(answer, reason="row_refused", retry_class="transient")
+        self.probe_told_nothing(item)
+        return answer, finding
+
+    def probe_told_nothing(self, item: Item) -> None:
+        """Nothing happens to a circuit that has heard of its probe."""
+        if self.breaker is not None and item.probes is not None:
+            self.breaker.told_nothing(item.probes, now_s=asyncio.get_running_loop().time())
+
+    def look_again_in(self, seconds: float) -> None:
+        def look() -> None:
+            self.timers.discard(timer)
+            self.wake.set()
+
+        timer = asyncio.get_running_loop().call_later(seconds, look)
+        self.timers.add(timer)
+
+    def provider_changed(self, change: Change) -> None:
+        self.filing.note_change(change)
+        self.wake.set()
+
+    def doubt_key(self, lane: Lane, status: int, finding: Finding) -> None:
+        """Nothing more is sent until `/key` has said whether the key is good."""
+        if self.deciding or self.doubt.is_trusted or self.is_stopping:
+            return
+        self.deciding = True
+        lane.admission.close(math.inf)
+        task = asyncio.create_task(self.settle_doubt(lane, status, finding))
+        self.requests.add(task)  # the run waits for it like for an answer
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self.requests.discard(task)
+            self.wake.set()
+
+        task.add_done_callback(ended)
+
+    async def settle_doubt(self, lane: Lane, status: int, finding: Finding) -> None:
+        key, base_url = self.servers.api_key, self.servers.base_url
+        assert key is not None and base_url is not None
+        what = f"HTTP {status}{': ' + finding.message if finding.message else ''}"
+        try:
+            error = await self.doubt.settle(
+                self.session, base_url, key, refused=lambda: refused(lane, status, finding), what=what
+            )
+        finally:
+            self.deciding = False
+            lane.admission.reopen()
+        if error is not None:
+            self.fail(error)
 
     async def has_money(self, lane: Lane, item: Item, request_id: str, usd: float) -> bool:
         """Set `usd` aside; when that fails, or the run ends meanwhile, the prompt goes back to its lane and nothing is sent."""
@@ -376,15 +494,18 @@ class _Run:
         """Journal what must be kept, then decide what happens to the prompt. Awaits nothing."""
         handling = finding.handling
         item.tries += handling.then == "retry"
-        item.refusals += handling.then == "slow"
+        item.refusals += handling.then in ("slow", "elsewhere", "ask_key")
         if finding.reason == "in_flight_budget":
             lane.admission.refused_for_money(item.held_before_usd, item.hold_usd, self.bounded(finding.retry_after_s))
         elif handling.then == "slow":
             lane.admission.refused()
         elif handling.then == "done":
             lane.admission.answered(item.hold_usd)
-        self.judge_settings(lane, finding)
-        if handling.then in ("stop", "stop_budget"):
+            self.doubt.answered()
+        self.judge_settings(lane, item, finding)
+        if handling.then == "ask_key" and lane.source == "openrouter":
+            self.doubt_key(lane, answer.status, finding)
+        elif handling.then in ("stop", "stop_budget", "ask_key"):
             self.fail(refused(lane, answer.status, finding))
             return lane.push(item)
         is_last = item.tries >= self.campaign.collect.attempts or item.refusals >= REFUSALS_PER_PROMPT
@@ -408,17 +529,17 @@ class _Run:
                 lane.money_came_back(scope)
                 self.wake.set()
 
-    def judge_settings(self, lane: Lane, finding: Finding) -> None:
+    def judge_settings(self, lane: Lane, item: Item, finding: Finding) -> None:
         """Many systematic failures and not one answer: the settings are wrong, and more requests would not make them right."""
         if finding.reason == "finished":
             lane.streak = 0
-        elif finding.handling.systematic:
+        elif finding.handling.systematic and not item.is_reduced:  # fewer providers than usual: no word about the settings
             lane.streak += 1
         if lane.streak < SYSTEMATIC or lane.given_up is not None:
             return
         lane.given_up = finding.reason
-        for item in lane.clear():
-            self.put_aside(item, finding.reason)
+        for waiting in lane.clear():
+            self.put_aside(waiting, finding.reason)
         if not self.tolerant:
             self.fail(settings_are_wrong(lane, finding))
 
@@ -432,6 +553,10 @@ class _Run:
         if asked is not None:  # no sooner; a server that asks for 0 s, or for a date that has passed, gets the usual pause
             delay = max(delay, asked)
 
+        item.work.remember(item.prompt, finding.reason)
+        self.come_back_in(delay, lane, item)
+
+    def come_back_in(self, delay: float, lane: Lane, item: Item) -> None:
         def back() -> None:
             self.timers.discard(timer)
             if lane.given_up is not None:
@@ -440,7 +565,6 @@ class _Run:
                 lane.push(item)
             self.wake.set()
 
-        item.work.remember(item.prompt, finding.reason)
         timer = asyncio.get_running_loop().call_later(delay, back)
         self.timers.add(timer)
 

@@ -53,6 +53,13 @@ class Admission:
             self.held_usd + about_to_be_held <= self.ceiling_usd * (1 + 1e-9) and time.monotonic() >= self._closed_until - CLOCK_S
         )
 
+    def close(self, seconds: float) -> None:
+        """Nothing is sent for so long."""
+        self._closed_until = max(self._closed_until, time.monotonic() + seconds)
+
+    def reopen(self) -> None:
+        self._closed_until = -math.inf
+
     def hold(self, usd: float) -> float:
         """A request whose price is bounded by `usd` is about to be sent; returns what was held before it."""
         before = self.held_usd

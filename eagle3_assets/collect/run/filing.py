@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.run.progress import Meter
 from eagle3_assets.collect.run.shard_work import ShardResult, ShardWork
+from eagle3_assets.collect.servers.breaker import Change
 from eagle3_assets.errors import StoreError
-from eagle3_assets.wire.journal import Journal, require_room
+from eagle3_assets.wire.journal import Journal, dump_json, require_room
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 log = logging.getLogger(__name__)
+PROVIDERS = "providers.jsonl"  # beside a dataset's shards
 
 
 class Filing:
@@ -70,6 +74,16 @@ class Filing:
         work.note(answer, completion)
         self._meter.tokens += answer.completion_tokens or 0
         return True
+
+    def note_change(self, change: Change) -> None:
+        """A line in `providers.jsonl` of each dataset of this run: the report shows who was left out, when and why."""
+        line = dump_json({"at": time.time(), **asdict(change)}) + b"\n"
+        for folder in {work.job.folder.parent for work in self._works if work.job.dataset.backend == "openrouter"}:
+            try:
+                with open(folder / PROVIDERS, "ab") as handle:
+                    handle.write(line)
+            except OSError as error:  # a note, not an answer: the journal says so itself when the disk is full
+                log.warning("%s: cannot be written (%s)", folder / PROVIDERS, error.strerror)
 
     # ------------------------------------------------------------------------------------------------ in groups
     async def sync_often(self, every_s: float, in_flight: Callable[[], int]) -> None:

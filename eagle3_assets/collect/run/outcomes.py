@@ -34,7 +34,8 @@ from eagle3_assets.wire.wire_answer import Outcome, RetryClass, WireAnswer
 class Handling:
     """One row. `money`: billed = by usage.cost, free = not billed, unknown = perhaps billed, the reservation stays.
 
-    `then`: done, retry (counts against `collect.attempts`), slow (retry later with fewer in flight; does not count), give_up
+    `then`: done, retry (counts against `collect.attempts`), slow (retry later with fewer in flight; does not count), elsewhere (another
+    provider is asked; does not count), ask_key (nothing is sent until `/key` says whether the key is good; does not count), give_up
     (never again), stop (the run ends, WireError), stop_budget (the run ends, BudgetStop). `systematic`: a series of these without
     one finished answer means that the settings are wrong, not the prompts.
     """
@@ -42,7 +43,7 @@ class Handling:
     outcome: Outcome
     retry_class: RetryClass | None
     money: Literal["billed", "free", "unknown"]
-    then: Literal["done", "retry", "slow", "give_up", "stop", "stop_budget"]
+    then: Literal["done", "retry", "slow", "elsewhere", "ask_key", "give_up", "stop", "stop_budget"]
     systematic: bool = False
 
 
@@ -68,8 +69,13 @@ TABLE: dict[str, Handling] = {
     "too_large": Handling("failed", "permanent", "free", "give_up"),
     "unprocessable": Handling("failed", "permanent", "free", "give_up", systematic=True),
     "moderated": Handling("failed", "permanent", "free", "give_up"),
-    "key_refused": Handling("failed", "transient", "free", "stop"),
-    "forbidden": Handling("failed", "transient", "free", "stop"),
+    # Not the last word: OpenRouter says so of good keys at times (RooCodeInc/Roo-Code#6459). `/key` has it.
+    "key_refused": Handling("failed", "transient", "free", "ask_key"),
+    "forbidden": Handling("failed", "transient", "free", "ask_key"),
+    "credit_doubted": Handling("failed", "transient", "free", "ask_key"),  # a 402 that names no limit of ours
+    "edge_page": Handling(
+        "failed", "transient", "free", "ask_key"
+    ),  # an edge server stands in front: the request did not get there
     "redirected": Handling("failed", "transient", "free", "stop"),
     "no_credit": Handling("failed", "transient", "free", "stop_budget"),
     "in_flight_budget": Handling("failed", "transient", "free", "slow"),
@@ -78,8 +84,9 @@ TABLE: dict[str, Handling] = {
     "rate_limited": Handling("failed", "transient", "free", "slow"),
     "server_error": Handling("failed", "transient", "free", "retry"),
     "provider_down": Handling("failed", "transient", "free", "retry"),
-    # The provider's own account or key was refused, not ours (design rule 15): others may still answer.
-    "provider_refused": Handling("failed", "transient", "free", "retry"),
+    # The provider's own account, key or parser, not ours (design rule 15): others may still answer.
+    "provider_refused": Handling("failed", "transient", "free", "elsewhere"),
+    "row_refused": Handling("failed", "transient", "free", "elsewhere"),  # what would be permanent if no other provider were left
     "overloaded": Handling("failed", "transient", "free", "slow"),
     # a whole body that is no usable answer
     "error_finish": Handling("failed", "transient", "free", "retry"),
@@ -91,7 +98,7 @@ TABLE: dict[str, Handling] = {
 }
 
 _STATUS: dict[int, str] = {
-    400: "bad_request", 401: "key_refused", 402: "no_credit", 403: "forbidden", 404: "no_endpoint",
+    400: "bad_request", 401: "key_refused", 402: "credit_doubted", 403: "forbidden", 404: "no_endpoint",
     408: "gateway_timeout", 413: "too_large", 422: "unprocessable", 429: "rate_limited", 499: "gateway_timeout",
     500: "server_error", 502: "provider_down", 503: "overloaded", 504: "gateway_timeout",
     520: "gateway_timeout", 521: "provider_down", 522: "gateway_timeout", 523: "provider_down", 524: "gateway_timeout",
@@ -102,7 +109,7 @@ _STATUS: dict[int, str] = {
 _ERROR_TYPE: dict[str, str] = {
     "context_length_exceeded": "bad_request", "max_tokens_exceeded": "bad_request", "token_limit_exceeded": "bad_request",
     "string_too_long": "bad_request", "invalid_request": "bad_request", "invalid_prompt": "bad_request",
-    "authentication": "key_refused", "payment_required": "no_credit",
+    "authentication": "key_refused", "payment_required": "credit_doubted",
     "content_policy_violation": "moderated", "refusal": "moderated",
     "not_found": "no_endpoint", "payload_too_large": "too_large", "unprocessable": "unprocessable",
     "rate_limit_exceeded": "rate_limited", "provider_overloaded": "overloaded", "provider_unavailable": "provider_down",
@@ -123,17 +130,24 @@ _NO_MONEY = re.compile(
     re.IGNORECASE,
 )
 _OURS = (401, 402, 403)  # statuses that speak of a key or of money: whose, the error says
+_OF_A_PROVIDER = "provider returned error"  # OpenRouter's words where a provider's error is passed on, named or not
+# Pages of an edge server (Cloudflare): HTML of any status, or its one line of text ("error code: 1010", 1015 for a rate limit).
+_EDGE_LINE = re.compile(rb"\s*error code: 1\d{3}\b", re.IGNORECASE)
+_EDGE_TITLE = re.compile(rb"<[^>]*>")
+_EDGE_KNOWS_BETTER = {408, 429, 499, 503}  # what these say is true whoever says it
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict on one exchange. `cost_usd` is what it settles for, None while unknown; `message` is the server's own words."""
+    """The verdict on one exchange. `cost_usd` is what it settles for, None while unknown; `message` is the server's own words; `provider`
+    is whom a failure speaks of, None where it names nobody."""
 
     reason: str
     completion: dict[str, Any] | None = None
     cost_usd: float | None = None
     retry_after_s: float | None = None
     message: str = ""
+    provider: str | None = None
 
     @property
     def handling(self) -> Handling:
@@ -162,7 +176,8 @@ def classify(
         None if exchange.fault else completion,
         _cost(completion, TABLE[reason]),
         _retry_after(exchange, completion),
-        _wrong_model(asked_model, completion) if reason == "wrong_model" else _message(completion),
+        _wrong_model(asked_model, completion) if reason == "wrong_model" else _message(completion, exchange),
+        None if reason == "finished" or exchange.fault else _blamed(completion),
     )
 
 
@@ -221,13 +236,32 @@ def _reason_of_answer(exchange: Exchange, completion: dict[str, Any] | None) -> 
         return _reason_of_success(exchange, completion)
     if 300 <= status < 400:
         return "redirected"
+    if not error and _is_edge_page(exchange) and status not in _EDGE_KNOWS_BETTER:
+        return "html" if status >= 500 else "edge_page"
+    return _reason_of_error(status, as_dict(error), _blamed(completion))
+
+
+def _is_edge_page(exchange: Exchange) -> bool:
     is_html = exchange.headers.get("content-type", "").startswith("text/html") or exchange.body.lstrip()[:1] == b"<"
-    if is_html and status >= 500 and status != 503:
-        return "html"
-    return _reason_of_error(status, as_dict(error))
+    return is_html or _EDGE_LINE.match(exchange.body) is not None
 
 
-def _reason_of_error(status: int, error: dict[str, Any]) -> str:
+def _blamed(completion: dict[str, Any] | None) -> str | None:
+    """The provider that an error speaks of: `error.metadata.provider_name` (2.1), or the places where other forms put it. An error in a
+    choice is of whoever wrote the answer."""
+    body = completion or {}
+    error = as_dict(body.get("error"))
+    choice = first_choice(body) if not error else None
+    if choice is not None and (choice.get("finish_reason") == "error" or choice.get("error")):
+        error = as_dict(choice.get("error"))
+    elif not error:
+        return None
+    metadata = as_dict(error.get("metadata"))
+    places = (metadata.get("provider_name"), metadata.get("provider"), error.get("provider_name"), body.get("provider"))
+    return next((name.strip() for name in places if isinstance(name, str) and name.strip()), None)
+
+
+def _reason_of_error(status: int, error: dict[str, Any], provider: str | None) -> str:
     metadata = as_dict(error.get("metadata"))
     code = status if not 200 <= status < 300 else _number(error.get("code")) or _number(error.get("http_status")) or 0
     for value in (metadata.get("reason"), metadata.get("limit_source")) if code in (402, 403) else ():
@@ -238,9 +272,11 @@ def _reason_of_error(status: int, error: dict[str, Any]) -> str:
     named = _ERROR_TYPE.get(str(metadata.get("error_type") or error.get("error_type") or error.get("code") or ""))
     if code == 403 and named == "moderated":
         return named
-    if code in _OURS and _text(metadata.get("provider_name")):
+    message = _shown(error.get("message"))
+    is_of_ours = code in _OURS or named in ("key_refused", "credit_doubted")
+    if is_of_ours and (provider or message.casefold().startswith(_OF_A_PROVIDER)):
         return "provider_refused"
-    if code == 403 and _NO_MONEY.search(_shown(error.get("message"))):
+    if code == 403 and _NO_MONEY.search(message):
         return "no_credit"
     if code in _STATUS:
         return _STATUS[code]
@@ -290,13 +326,14 @@ def _retry_after(exchange: Exchange, completion: dict[str, Any] | None) -> float
     return max(0.0, seconds) if seconds == seconds else None
 
 
-def _message(completion: dict[str, Any] | None) -> str:
+def _message(completion: dict[str, Any] | None, exchange: Exchange) -> str:
     error = (completion or {}).get("error")
     if not error:
-        return ""
+        is_page = completion is None and exchange.status >= 400 and _is_edge_page(exchange)
+        return _shown(_EDGE_TITLE.sub(b" ", exchange.body[:600]).decode("utf-8", "replace")) if is_page else ""
     if not isinstance(error, dict):
         return _shown(error)
-    provider = _shown(_text(as_dict(error.get("metadata")).get("provider_name")))
+    provider = _shown(_blamed(completion))
     return f"{provider}: {_shown(error.get('message'))}" if provider else _shown(error.get("message"))
 
 

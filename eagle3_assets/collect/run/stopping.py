@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.run.lanes import Lane
@@ -30,8 +30,8 @@ def out_of_money(ledger: Ledger, lanes: Iterable[Lane]) -> BudgetStop:
 
 
 def refused(lane: Lane, status: int, finding: Finding) -> Eagle3Error:
-    """The server ends the run: key, credit, redirect."""
-    if finding.handling.then == "stop_budget":
+    """The server ends the run: key (`/key` says so, or nothing else is ever answered), credit, redirect."""
+    if finding.handling.then == "stop_budget" or finding.reason == "credit_doubted":
         return BudgetStop(
             f"the server refuses further spending{_words(finding)}; everything paid for is kept: "
             "add credit or raise the key's limit, then run again"
@@ -49,4 +49,13 @@ def settings_are_wrong(lane: Lane, finding: Finding) -> WireError:
     return WireError(
         f"{lane.scope}: {lane.streak} requests in a row ended with {finding.reason}{_words(finding)}; "
         f"check {where}, then run again"
+    )
+
+
+def nobody_answers(lane: Lane, left_out: Mapping[str, str], seconds: float) -> WireError:
+    """Every eligible provider is left out, and none came back."""
+    why = ", ".join(f"{provider} ({words})" for provider, words in sorted(left_out.items()))
+    return WireError(
+        f"{lane.scope}: no eligible provider takes requests for {seconds / 60:.0f} minutes: {why}; everything paid for is kept: run again "
+        "later, or loosen [routing] so that others may answer"
     )

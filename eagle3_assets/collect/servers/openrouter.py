@@ -6,11 +6,12 @@ Does not belong here: routing policy (`routing.py`), meaning of answers (`outcom
 
 from __future__ import annotations
 
+import importlib.metadata
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,6 +27,7 @@ from eagle3_assets.wire.journal import dump_json, load_json
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 KEY_VARIABLE = "OPENROUTER_API_KEY"
 URL_VARIABLE = "OPENROUTER_BASE_URL"
+USER_AGENT = f"eagle3-assets/{importlib.metadata.version('eagle3-assets')}"
 
 # A prompt has no more tokens than its JSON has bytes (a byte-level vocabulary: every token is at least one byte; keys, quotes and
 # braces outweigh the markers). What a server may add by itself (a default system line, the thinking stub) is below this.
@@ -138,11 +140,21 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def request_headers(key: ApiKey) -> dict[str, str]:
+def request_headers(key: ApiKey, campaign: Campaign) -> dict[str, str]:
     """Headers of a completion request. Cached answers would be duplicates with an empty bill: the cache is off (contract 4.3,
-    14).
+    14). Who asks is said as OpenRouter wants it (its page "App Attribution": `HTTP-Referer`, `X-OpenRouter-Title`), and a client
+    without a name is what edge servers turn away first.
     """
-    return {"Authorization": f"Bearer {key.reveal()}", "Content-Type": "application/json", "X-OpenRouter-Cache": "false"}
+    headers = {
+        "Authorization": f"Bearer {key.reveal()}",
+        "Content-Type": "application/json",
+        "X-OpenRouter-Cache": "false",
+        "User-Agent": USER_AGENT,
+        "X-OpenRouter-Title": campaign.campaign.title or f"eagle3_assets {campaign.name}",
+    }
+    if campaign.campaign.url:
+        headers["HTTP-Referer"] = campaign.campaign.url
+    return headers
 
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -211,14 +223,34 @@ def most_it_could_cost(request: dict[str, Any]) -> float:
 async def check_key(session: aiohttp.ClientSession, base_url: str, key: ApiKey, *, timeout_s: float = 30.0) -> dict[str, Any]:
     """GET /key: limit, usage, limit_remaining … of the key (contract 1.5). Raises WireError when it is refused or unreachable."""
     guard_url(base_url, what=URL_VARIABLE)
+    word = await ask_key(session, base_url, key, timeout_s=timeout_s)
+    if word.kind == "refused":
+        raise WireError(key_refused_line(word.status))
+    if word.kind == "unknown":
+        raise WireError(f"{base_url}/key: expected HTTP 200 with the key's limits, found {word.shown}; run again later")
+    return word.data
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWord:
+    """What `/key` says of the key: good (`data`: its limits), refused, or nothing that can be relied on (an edge's page, no answer)."""
+
+    kind: Literal["good", "refused", "unknown"]
+    status: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        return f"HTTP {self.status}" if self.status else "no answer"
+
+
+async def ask_key(session: aiohttp.ClientSession, base_url: str, key: ApiKey, *, timeout_s: float = 30.0) -> KeyWord:
+    """GET /key. A 401 or 403 counts as a refusal only where it is OpenRouter's own JSON: pages of edge servers say nothing of a key."""
     status, value = await _get(session, f"{base_url}/key", key, timeout_s)
-    if status in (401, 403):
-        raise WireError(key_refused_line(status))
     data = value.get("data")
-    if status != 200 or not isinstance(data, dict):
-        found = f"HTTP {status}" if status else "no answer"
-        raise WireError(f"{base_url}/key: expected HTTP 200 with the key's limits, found {found}; run again later")
-    return data
+    if status == 200 and isinstance(data, dict):
+        return KeyWord("good", status, data)
+    return KeyWord("refused" if status in (401, 403) and "error" in value else "unknown", status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +305,7 @@ async def _get(
 ) -> tuple[int, dict[str, Any]]:
     """(status, JSON object or {}); (0, {}) when the server cannot be reached."""
     timeout = aiohttp.ClientTimeout(total=timeout_s)
-    headers = {"Authorization": f"Bearer {key.reveal()}"}
+    headers = {"Authorization": f"Bearer {key.reveal()}", "User-Agent": USER_AGENT}
     try:
         async with session.get(url, params=params, headers=headers, allow_redirects=False, timeout=timeout) as response:
             status, body = response.status, await read_at_most(response, LOOK_UP_BYTES)

@@ -30,6 +30,10 @@ class Pace:
     look_up: float = 2.0  # /generation is written some seconds after the answer (contract 1.6)
     money_poll: float = 0.5
     reconcile: float = 60.0  # /key and /credits are cached for up to a minute (contract 1.4)
+    provider_pause: float = 5.0  # a provider that is left out is tried again after so long, then after twice as long, …
+    key_trust: float = 5.0  # so long the word of /key is not asked for again
+    row_wait_most: float = 600.0  # a row that everybody who is asked refused waits so long for providers that are left out
+    outage_most: float = 900.0  # nobody can be asked (every provider left out, or only an edge's pages): a run waits so long
 
 
 DEFAULT_PACE = Pace()

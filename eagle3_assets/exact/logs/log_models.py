@@ -47,7 +47,7 @@ def choose_profile(default: str, asked: Any, answered: Any, aliases: Mapping[str
 
 def known_models() -> str:
     """The profiles, each with the models that it answers for."""
-    return ", ".join(f"{name} (for {', '.join(map(_shown, profile_facts(name)['models']))})" for name in profile_names())
+    return ", ".join(f"{name} (for {', '.join(map(_shown, profile_facts(name).models))})" for name in profile_names())
 
 
 def _shown(pattern: str) -> str:

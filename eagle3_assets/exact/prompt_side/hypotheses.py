@@ -91,7 +91,7 @@ def _join(
     profile: Profile, messages: Messages, tools: Sequence[Mapping[str, Any]] | None, thinking: bool, form: PromptForm
 ) -> tuple[int, ...]:
     request = {"messages": messages, "tools": tools}
-    if profile.facts["template"]["kind"] == "jinja":
+    if profile.facts.template.kind == "jinja":
         return tuple(encode_whole(profile, render_form(profile, messages, tools, thinking, form)).ids)
     space = Space(profile, request, thinking, {})
     segments = (*space.declared(form), *space.turns(form))

@@ -60,7 +60,7 @@ def prompt_table(profile: Profile, request: Mapping[str, Any], *, thinking: bool
 
 def _table(profile: Profile, request: Mapping[str, Any], thinking: bool) -> PromptTable:
     space = Space(profile, request, thinking, _asked_for(request))
-    if profile.facts["template"]["kind"] == "jinja":
+    if profile.facts.template.kind == "jinja":
         return space.rendered_whole()
     table = space.table()
     longest = max(table.tools, key=lambda p: p.count), max(table.histories, key=lambda p: p.count)
@@ -114,7 +114,7 @@ class Space:
         """The same where ids are not those of the turns: each form is rendered and encoded as a whole. Declaration and history stay in one
         part, and its words name both."""
         tools = declared_tools(self.request)
-        jinja = self.profile.facts["template"]["kind"] == "jinja"
+        jinja = self.profile.facts.template.kind == "jinja"
         declared = [self.own] if not tools else self._by_template() if jinja else self._likeliest()
         out: dict[int, list[tuple[tuple[str, ...], Segment]]] = {}
         for history in self.forms():
@@ -181,7 +181,7 @@ class Space:
         found: dict[str, list[str]] = {}
         if any(reasoning_of(m) for m in history) and self.profile.opened_by != "never":
             everywhere = not all(kept_reasoning(self.messages, self.thinking, self.own.changed(history_reasoning="kept")))
-            jinja = self.profile.facts["template"]["kind"] == "jinja"
+            jinja = self.profile.facts.template.kind == "jinja"
             values = ["kept", "dropped", "all"] if everywhere and not jinja else ["kept", "dropped"]
             found["history_reasoning"] = [value for value in values if value != self.own.history_reasoning]
         arguments = [_arguments(call) for m in history for call in m.get("tool_calls") or ()]
@@ -193,11 +193,15 @@ class Space:
             found["names"] = ["dropped", "prefixed"]
         if any(m.get("role") == "developer" for m in self.messages):
             found["developer"] = ["system", "user"]
-        if prefilled(self.messages) and self.profile.facts["template"]["kind"] != "jinja":
+        if prefilled(self.messages) and self.profile.facts.template.kind != "jinja":
             found["prefill"] = ["open"]
-        template = self.profile.facts["template"]
-        if template.get("default_system") and not (self.messages and self.messages[0].get("role") == "system"):
-            found["system"] = ["none", *(["old"] if template.get("old_system") else [])]
+        template = self.profile.facts.template
+        if (
+            template.kind == "kimi"
+            and template.default_system
+            and not (self.messages and self.messages[0].get("role") == "system")
+        ):
+            found["system"] = ["none", *(["old"] if template.old_system else [])]
         return found
 
     def _history_prior(self, words: tuple[str, ...]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def render_text(
     if not profile.renders:
         raise ExactError(f"no template for {profile.name}")
     form = form or default_form(profile)
-    if profile.facts["template"]["kind"] == "jinja":
+    if profile.facts.template.kind == "jinja":
         return _render_own_template(profile, messages, tools, thinking, form, add_generation_prompt)
     turns = [tools_turn(profile, tools, form)] if tools else []
     messages = [bend_message(message, form) for message in messages]
@@ -88,38 +89,59 @@ def render_prompt(
 
 def default_form(profile: Profile) -> PromptForm:
     """The form of the model's own code: its tool style with every key of the request, its rule for the reasoning of the history."""
-    template = profile.facts["template"]
-    style: ToolStyle = template.get("tool_style", "spaced_json")
-    return PromptForm(tool_style=style, strict=True, history_reasoning="all" if template.get("history") == "all" else "kept")
+    template = profile.facts.template
+    if template.kind != "kimi":
+        return PromptForm(tool_style="spaced_json", strict=True)
+    return PromptForm(
+        tool_style=template.tool_style, strict=True, history_reasoning="all" if template.history == "all" else "kept"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- turns
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The control tokens around a turn of the Kimi family."""
+
+    user: str
+    assistant: str
+    other: str
+    middle: str
+    end: str
+
+
+def _words(profile: Profile) -> _Words:
+    turn = profile.facts.turn
+    if turn.user is None or turn.assistant is None or turn.other is None or turn.middle is None:
+        raise ExactError(f"profile {profile.name}: [turn] lacks the words that our renderer writes around a turn")
+    return _Words(turn.user, turn.assistant, turn.other, turn.middle, turn.end)
+
+
 def tools_turn(profile: Profile, tools: Sequence[Mapping[str, Any]], form: PromptForm) -> Turn:
     """The declaration of tools; nothing where it is left out."""
     if form.tool_style == "omitted":
         return ()
-    turn = profile.facts["turn"]
+    words = _words(profile)
     return (
-        (turn["other"], True),
+        (words.other, True),
         ("tool_declare", False),
-        (turn["middle"], True),
+        (words.middle, True),
         (declaration(tools, form), False),
-        (turn["end"], True),
+        (words.end, True),
     )
 
 
 def system_turn(profile: Profile, messages: Sequence[Message], form: PromptForm) -> Turn:
     """The default system message, where the template has one and the request has none."""
-    template, turn = profile.facts["template"], profile.facts["turn"]
-    text = {"own": template["default_system"], "old": template.get("old_system", ""), "none": ""}[form.system]
-    if not text or (messages and messages[0].get("role") == "system"):
+    template, words = profile.facts.template, _words(profile)
+    if template.kind != "kimi" or (messages and messages[0].get("role") == "system"):
         return ()
-    return ((turn["other"], True), ("system", False), (turn["middle"], True), (text, False), (turn["end"], True))
+    text = {"own": template.default_system, "old": template.old_system, "none": ""}[form.system]
+    return ((words.other, True), ("system", False), (words.middle, True), (text, False), (words.end, True)) if text else ()
 
 
 def generation_turn(profile: Profile, thinking: bool) -> Turn:
-    turn = profile.facts["turn"]
-    return ((turn["assistant"], True), ("assistant", False), (turn["middle"], True), (generation_stub(profile, thinking), True))
+    words = _words(profile)
+    return ((words.assistant, True), ("assistant", False), (words.middle, True), (generation_stub(profile, thinking), True))
 
 
 def kept_reasoning(messages: Sequence[Message], thinking: bool, form: PromptForm, preserve: bool = False) -> list[bool]:
@@ -146,10 +168,10 @@ def bend_message(message: Message, form: PromptForm) -> Message:
 
 def generation_stub(profile: Profile, thinking: bool) -> str:
     """What stands behind `assistant<|im_middle|>`: the opening marker where the prompt opens reasoning, both in instant mode."""
-    reasoning = profile.facts["reasoning"]
+    reasoning = profile.facts.reasoning
     if profile.opened_by != "prompt":
         return ""
-    return str(reasoning["open"]) + ("" if thinking else str(reasoning["close"]))
+    return str(reasoning.open) + ("" if thinking else str(reasoning.close))
 
 
 def _open_loop_start(messages: Sequence[Message]) -> int:
@@ -185,11 +207,10 @@ def _render_own_template(
             plain["tool_calls"] = [_history_call(call, form.arguments) for call in message["tool_calls"]]
         shown.append(plain)
     declared = [_shown_tool(tool, form) for tool in tools] if tools and form.tool_style != "omitted" else None
-    switches: dict[str, bool] = {}
-    if "switch" in profile.facts["template"] and profile.facts["reasoning"].get("instant"):
-        switches[str(profile.facts["template"]["switch"])] = thinking
+    template = profile.facts.template
+    switches = {template.switch: thinking} if template.switch and profile.instant else {}
     text = render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switches)
-    return text + str(profile.facts["template"].get("generation_suffix", "")) if add_generation_prompt else text
+    return text + getattr(template, "generation_suffix", "") if add_generation_prompt else text
 
 
 def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, Any]:
@@ -202,18 +223,18 @@ def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, An
 
 def message_turn(profile: Profile, message: Message, *, keep_reasoning: bool, arguments: ArgumentStyle) -> Turn:
     """One message of the history as the template writes it; the last piece is the end of turn."""
-    turn = profile.facts["turn"]
+    words = _words(profile)
     role = message.get("role", "")
-    head = {"user": turn["user"], "assistant": turn["assistant"]}.get(role, turn["other"])
-    pieces = [(head, True), (str(message.get("name") or role), False), (turn["middle"], True)]
+    head = {"user": words.user, "assistant": words.assistant}.get(role, words.other)
+    pieces = [(head, True), (str(message.get("name") or role), False), (words.middle, True)]
     content = _content(message.get("content"))
     if role == "assistant":
         if profile.opened_by != "never":
-            reasoning = profile.facts["reasoning"]
+            reasoning = profile.facts.reasoning
             pieces += [
-                (reasoning["open"], True),
+                (str(reasoning.open), True),
                 (reasoning_of(message) if keep_reasoning else "", False),
-                (reasoning["close"], True),
+                (str(reasoning.close), True),
             ]
         pieces.append((content, False))
         if message.get("tool_calls"):
@@ -222,7 +243,7 @@ def message_turn(profile: Profile, message: Message, *, keep_reasoning: bool, ar
         pieces.append((f"## Return of {message.get('tool_call_id', '')}\n{content}", False))
     else:
         pieces.append((content, False))
-    return (*pieces, (turn["end"], True))
+    return (*pieces, (words.end, True))
 
 
 def _content(content: Any) -> str:
@@ -240,13 +261,17 @@ def _content(content: Any) -> str:
 
 
 def _tool_section(profile: Profile, calls: Sequence[Mapping[str, Any]], style: ArgumentStyle) -> Turn:
-    tools = profile.facts["tools"]
-    pieces = [(tools["section_begin"], True)]
+    tools = profile.facts.tools
+    if tools.form != "sections":
+        raise ExactError(
+            f"profile {profile.name}: its template is Kimi's and its calls are of the form {tools.form!r}: no rule says how"
+        )
+    pieces = [(tools.section_begin, True)]
     for call in calls:
         arguments = history_arguments(call.get("function", {}).get("arguments", ""), style)
-        pieces += [(tools["call_begin"], True), (str(call.get("id", "")), False)]
-        pieces += [(tools["argument_begin"], True), (arguments, False), (tools["call_end"], True)]
-    return (*pieces, (tools["section_end"], True))
+        pieces += [(tools.call_begin, True), (str(call.get("id", "")), False)]
+        pieces += [(tools.argument_begin, True), (arguments, False), (tools.call_end, True)]
+    return (*pieces, (tools.section_end, True))
 
 
 def history_arguments(arguments: Any, style: ArgumentStyle) -> str:

@@ -62,7 +62,7 @@ def thinking_prior(request: Mapping[str, Any], profile: Profile, default: bool =
     model has one mode only."""
     if profile.opened_by == "never":
         return ((False, 1.0),)
-    if not profile.facts["reasoning"].get("instant"):
+    if not profile.instant:
         return ((True, 1.0),)
     mode, share = default, NOTHING_SAID
     for place, to_template in _sources(request):
@@ -78,7 +78,7 @@ def thinking_prior(request: Mapping[str, Any], profile: Profile, default: bool =
 
 def _is_own(profile: Profile, word: str, to_template: bool) -> bool:
     """Whether whoever reads `word` knows it: gateways translate theirs, a template knows its own variable alone."""
-    own = str(profile.facts["template"].get("switch", "thinking"))
+    own = profile.facts.template.switch or "thinking"
     return word == own if to_template or word in ("thinking", "enable_thinking") else True
 
 

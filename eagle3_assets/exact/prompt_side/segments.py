@@ -107,7 +107,7 @@ def _segment(profile: Profile, text: str, ids: array[int]) -> Segment:
     return Segment(
         ids=ids,
         digest=int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big") if ids else 0,
-        controls=sum(map(profile.n_base.__le__, ids)),
+        controls=profile.count_controls(ids),
         chars=len(text),
         lead=len(words[0]),
         trail=len(words[-1]),
@@ -153,12 +153,12 @@ def _line(ids: array[int]) -> Segment:
 
 def joins(profile: Profile, segments: Sequence[Segment]) -> bool:
     """Whether the ids of the whole prompt are those of its segments: always, but for texts that the chunk rule cuts."""
-    facts = profile.facts["tokenizer"]
-    if "chunk_chars" not in facts:
+    facts = profile.facts.tokenizer
+    if facts.chunk_chars is None or facts.chunk_run is None:
         return True
-    if sum(segment.chars for segment in segments) > int(facts["chunk_chars"]):
+    if sum(segment.chars for segment in segments) > facts.chunk_chars:
         return False
-    most, run = int(facts["chunk_run"]), 0
+    most, run = facts.chunk_run, 0
     for segment in segments:
         if max(segment.longest, run + segment.lead) > most:
             return False

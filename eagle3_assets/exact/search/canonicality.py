@@ -212,7 +212,7 @@ def spelled_texts(profile: Profile, parts: Parts) -> list[Spelled]:
             canonical = tuple(profile.encode(text))
         except (ExactError, UnicodeDecodeError):
             continue
-        if canonical != ids and is_arguments and not profile.calls_are_json:
+        if canonical != ids and is_arguments and profile.writes_call_ids:
             canonical = next((other.ids for other in offpath_arguments(profile, text) if other.ids == ids), canonical)
         out.append(Spelled(ids, canonical, is_arguments))
     return out

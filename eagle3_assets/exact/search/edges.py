@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_assets.targets.facts import HABIT_PLACES
 from eagle3_assets.targets.grammar import Ids
-from eagle3_assets.targets.profile_facts import HABIT_PLACES
 from eagle3_assets.targets.tokenizer import Profile
 
 PLACES = HABIT_PLACES  # where a model has a habit: the edges, and the seam

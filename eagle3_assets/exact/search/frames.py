@@ -139,7 +139,7 @@ def _paths(profile: Profile, parts: Parts, arguments: Sequence[str], off: float)
     calls all or none."""
     ways: list[list[tuple[Ids, float, bool]]] = []
     for call, text in zip(parts.calls, arguments, strict=False):
-        others = offpath_arguments(profile, text) if off and call.arguments and not profile.calls_are_json else []
+        others = offpath_arguments(profile, text) if off and call.arguments and profile.writes_call_ids else []
         on = [(call.arguments or (), 1.0 - off if others else 1.0, False)]
         ways.append([*on, *((other.ids, off * other.share, True) for other in others)])
     compact = sum(len(way) > 1 for way in ways)
@@ -167,7 +167,7 @@ def _closings(
     if has_content:
         return ((True, 1.0),)
     if parts.section is not None:
-        return ((True, 1 - unclosed), (False, unclosed)) if profile.facts["tools"]["ends_reasoning"] else ((True, 1.0),)
+        return ((True, 1 - unclosed), (False, unclosed)) if profile.facts.tools.ends_reasoning else ((True, 1.0),)
     return ((False, 0.95), (True, 0.05)) if truncated else ((True, 1.0),)
 
 
@@ -183,7 +183,7 @@ def _call_ids(
     """The id texts that the model may have written: the wire's where it has the model's form and the conversation's next number,
     else rebuilt from the counter and (models do write odd ids) as on the wire. For a foreign id the bill decides, it costs 9 to
     31 more; a native id with another number costs the same, so both survive until `numbering` is known (contract 4.3 #7)."""
-    if not calls or profile.calls_are_json:
+    if not calls or not profile.writes_call_ids:
         yield "none", [""] * len(calls), 1.0
         return
     wire = [call.id for call in calls]
@@ -271,7 +271,7 @@ def _sections(
         return
     parts = tuple(call_parts(profile, call, encode) for call in calls)
     yield replace(base, calls=parts, section=True)
-    if truncated and not profile.calls_are_json:
+    if truncated and profile.writes_call_ids:
         yield replace(base, calls=parts, section=False)
         yield replace(base, calls=(*parts, CallParts((), None, closed=False)), section=False)
         yield replace(base, calls=(*parts[:-1], replace(parts[-1], closed=False)), section=False)

@@ -97,8 +97,8 @@ NO_SEAM = 0.97  # a model that leaves nothing there so often has no seam that co
 def prior_habits(profile: Profile) -> Habits:
     """What a profile says of its model's edges (`[habits]` {place: {run: share}}), as if so many fields had been seen; at the seam what
     its grammar of calls suggests."""
-    told = dict(profile.facts.get("habits") or {})
-    if profile.calls_are_json:
+    told: dict[str, Mapping[str, float]] = {str(place): runs for place, runs in profile.facts.habits.items()}
+    if profile.facts.tools.form == "json":
         told.setdefault(SEAM, TEMPLATED_SEAM)
     return {place: Habit(Counter({run: PRIOR_FIELDS * share for run, share in told.get(place, {}).items()})) for place in PLACES}  # type: ignore[misc]
 
@@ -252,7 +252,7 @@ def learn_from_ids(
     if parts.section is not None and thinking and not parts.content:
         sampling.open_ends += 1
         sampling.unclosed += not parts.closed
-    for k, call in enumerate(() if profile.calls_are_json else parts.calls):
+    for k, call in enumerate(parts.calls if profile.writes_call_ids else ()):
         sampling.heads += 1
         match = profile.tool_id_pattern.match(profile.decode(call.head))
         sampling.running += bool(match and match["index"] == str(prior_calls + k))

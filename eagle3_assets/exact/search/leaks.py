@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from eagle3_assets.targets.facts import JsonCalls, SectionCalls
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields, ToolCall
 
@@ -61,16 +62,13 @@ def read_leak(profile: Profile, fields: Fields, reasons: bool) -> tuple[Fields, 
 
 def _turn_markers(profile: Profile) -> tuple[str, ...]:
     """The control tokens that a model may write in a turn."""
-    tools, reasoning = profile.facts["tools"], profile.facts["reasoning"]
-    named = [tools.get(key) for key in ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")]
-    named += [reasoning.get("open"), reasoning.get("close"), profile.facts["turn"]["end"]]
-    return tuple(str(name) for name in named if name)
+    return profile.facts.turn_markers
 
 
 def _take_end(profile: Profile, turn: _Turn) -> None:
     """The end of turn at the end of the last text."""
     name = "content" if turn.content.strip() else "reasoning"
-    text, end = getattr(turn, name).rstrip(), str(profile.facts["turn"]["end"])
+    text, end = getattr(turn, name).rstrip(), profile.facts.turn.end
     if text.endswith(end):
         setattr(turn, name, text.removesuffix(end))
         turn.found = True
@@ -79,7 +77,7 @@ def _take_end(profile: Profile, turn: _Turn) -> None:
 def _take_reasoning(profile: Profile, turn: _Turn) -> None:
     """The opening marker in front of the first text, and the closing one behind the reasoning. Where a marker stands elsewhere it is left
     for the caller to find."""
-    begin, close = str(profile.facts["reasoning"].get("open", "")), str(profile.facts["reasoning"].get("close", ""))
+    begin, close = profile.facts.reasoning.open or "", profile.facts.reasoning.close or ""
     if turn.reasoning.lstrip().startswith(begin):
         turn.reasoning, turn.found = turn.reasoning.lstrip().removeprefix(begin), True
     elif not turn.reasoning.strip() and turn.content.lstrip().startswith(begin):
@@ -98,16 +96,19 @@ def _take_reasoning(profile: Profile, turn: _Turn) -> None:
 
 def _take_calls(profile: Profile, turn: _Turn) -> bool:
     """The tool section at the end of the last text. False where there is one that is not well formed, or not where one may stand."""
-    begin = str(profile.facts["tools"]["call_begin" if profile.calls_are_json else "section_begin"])
+    tools = profile.facts.tools
+    if tools.form == "none":
+        return True
+    begin = tools.section_begin if tools.form == "sections" else tools.call_begin
     if begin in turn.content:
         before, _, behind = turn.content.partition(begin)
     elif begin in turn.reasoning:
-        if turn.content.strip() or not profile.facts["tools"]["ends_reasoning"]:
+        if turn.content.strip() or not tools.ends_reasoning:
             return False
         before, _, behind = turn.reasoning.partition(begin)
     else:
         return True
-    calls = _read_bodies(profile, begin + behind) if profile.calls_are_json else _read_calls(profile, behind)
+    calls = _read_calls(profile, tools, behind) if tools.form == "sections" else _read_bodies(tools, begin + behind)
     if calls is None:
         return False
     if begin in turn.content:
@@ -119,18 +120,12 @@ def _take_calls(profile: Profile, turn: _Turn) -> bool:
     return True
 
 
-def _read_calls(profile: Profile, section: str) -> tuple[ToolCall, ...] | None:
+def _read_calls(profile: Profile, tools: SectionCalls, section: str) -> tuple[ToolCall, ...] | None:
     """The calls of a section's text behind its begin marker; None where it is not well formed. Spaces between markers are those
     that a detokenizer joined (vllm#33457), one at each side."""
-    tools = profile.facts["tools"]
     head, arguments = r"(?P<head>.*?)", r"(?P<arguments>.*?)"
     call = re.compile(
-        r"\s*"
-        + re.escape(tools["call_begin"])
-        + head
-        + re.escape(tools["argument_begin"])
-        + arguments
-        + re.escape(tools["call_end"]),
+        r"\s*" + re.escape(tools.call_begin) + head + re.escape(tools.argument_begin) + arguments + re.escape(tools.call_end),
         re.DOTALL,
     )
     calls, at = [], 0
@@ -144,21 +139,20 @@ def _read_calls(profile: Profile, section: str) -> tuple[ToolCall, ...] | None:
         calls.append(ToolCall(inner[0], named["name"] if named else inner[0], inner[1]))
         at = match.end()
     rest = section[at:].strip()
-    return tuple(calls) if calls and rest == tools["section_end"] else None
+    return tuple(calls) if calls and rest == tools.section_end else None
 
 
-def _read_bodies(profile: Profile, text: str) -> tuple[ToolCall, ...] | None:
+def _read_bodies(tools: JsonCalls, text: str) -> tuple[ToolCall, ...] | None:
     """Calls of the form "json" with the separator between them; None where a body is not written as the model writes it."""
-    tools = profile.facts["tools"]
-    begin, end, separator = (str(tools[key]) for key in ("call_begin", "call_end", "separator"))
+    begin, end, separator = tools.call_begin, tools.call_end, tools.separator
     pieces = text.rstrip().removeprefix(begin).removesuffix(end).split(end + separator + begin)
     calls = []
     for body in pieces if text.rstrip().endswith(end) else ():
-        match = re.match(str(tools["body_pattern"]), body, re.DOTALL)
+        match = re.match(tools.body_pattern, body, re.DOTALL)
         if match is None:
             return None
         name, arguments = match["name"], match["arguments"].strip()
-        if str(tools["body_format"]).format(name=name, arguments=arguments) != body:
+        if tools.body_format.format(name=name, arguments=arguments) != body:
             return None
         calls.append(ToolCall("", name[1:-1], arguments))
     return tuple(calls) or None

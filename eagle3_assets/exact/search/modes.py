@@ -50,7 +50,7 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
     if profile.opened_by == "never":
         return [Mode(True, False, 0, 1.0)]
     asked = next((share for thinks, share in thinking_prior(request, profile, default) if thinks), 0.0)
-    instant = bool(profile.facts["reasoning"].get("instant"))
+    instant = profile.instant
     has_reasoning = shows_reasoning(profile, fields)
     if profile.opened_by == "prompt":
         # without a bill nothing tells the modes apart: then the request is believed
@@ -73,7 +73,7 @@ def modes_of(profile: Profile, request: Mapping[str, Any], fields: Fields, defau
 
 def shows_reasoning(profile: Profile, fields: Fields) -> bool:
     """Whether there is reasoning on the wire: in its own field, or unsplit in the content."""
-    close = str(profile.facts["reasoning"].get("close") or "")
+    close = profile.facts.reasoning.close or ""
     return bool(fields.reasoning) or bool(close and close in (fields.content or ""))
 
 

@@ -63,7 +63,7 @@ def from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: s
     prompt = _find_prompt(case, prompts, no_prompt)
     reasons += [f"prompt: {prompt.fault}"] if prompt.fault and not prompt.fault.startswith("prompt_") else []
     reasons += [prompt.fault] if prompt.fault and prompt.fault.startswith("prompt_") else []
-    foreign = any(token >= case.profile.n_vocab for token in (*output, *prompt.best.ids))
+    foreign = max((*output, *prompt.best.ids), default=0) >= case.profile.n_vocab
     reasons += (
         [f"grammar: an id is outside the vocabulary of {case.profile.name}; wrong tokenizer?"] if foreign else attempt.reasons
     )
@@ -107,7 +107,7 @@ def _modes(case: Case) -> Iterator[Case]:
     """The mode that the request suggests, then the other one where the model has two (114 of 120 Qwen3 rows with their sampled ids had no
     reasoning: recorded-traffic.md section 4)."""
     yield case
-    if case.profile.opened_by != "never" and case.profile.facts["reasoning"].get("instant"):
+    if case.profile.opened_by != "never" and case.profile.instant:
         yield replace(case, mode=replace(case.mode, prompt=not case.thinking, turn=not case.thinking, prefill=0))
 
 

@@ -128,7 +128,7 @@ def _calls_difference(profile: Profile, parts: Parts, fields: Fields, *, anew: b
             return f"call {k}: ids say {told.id or told.name!r}, the wire {wire.name!r}"
         arguments = told.arguments.rstrip("\ufffd") if fields.finish_reason == "length" else told.arguments
         if arguments.strip() != wire.arguments.strip() and not (
-            (anew or profile.calls_are_json) and _same_json(arguments, wire.arguments)
+            (anew or not profile.writes_call_ids) and _same_json(arguments, wire.arguments)
         ):
             return f"arguments of call {k}: ids say {arguments[:40]!r}, the wire {wire.arguments[:40]!r}"
     return None

@@ -41,7 +41,7 @@ def entry_ids(profile: Profile, entries: Sequence[Mapping[str, Any]]) -> list[in
         return ids
     # No text shows whitespace in front, so the server may take it from each of them: "Great" may be " Great"
     return [
-        None if by_text and token is not None and token < profile.n_base else token
+        None if by_text and token is not None and profile.is_ordinary(token) else token
         for by_text, token in zip(alone, ids, strict=True)
     ]
 
@@ -176,7 +176,7 @@ def open_holes(profile: Profile, ids: Ids, told: Told) -> list[int]:
     for start, stop in _runs(profile, ids):
         if all(token is not None for token in told[start:stop]):
             continue
-        if ids[start] >= profile.n_base:
+        if not profile.is_ordinary(ids[start]):
             out += _open_markers(profile, ids, told, start, stop)
         else:
             opened_by = ids[start - 1] if start else None
@@ -186,7 +186,7 @@ def open_holes(profile: Profile, ids: Ids, told: Told) -> list[int]:
 
 def _runs(profile: Profile, ids: Ids) -> list[tuple[int, int]]:
     """[start, stop) of each run of ordinary ids and of each run of control ids."""
-    cuts = [k for k in range(1, len(ids)) if (ids[k] >= profile.n_base) != (ids[k - 1] >= profile.n_base)]
+    cuts = [k for k in range(1, len(ids)) if profile.is_ordinary(ids[k]) != profile.is_ordinary(ids[k - 1])]
     return list(pairwise([0, *cuts, len(ids)])) if ids else []
 
 
@@ -204,7 +204,7 @@ def _open_markers(profile: Profile, ids: Ids, told: Told, start: int, stop: int)
 def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, opened_by: int | None) -> list[int]:
     holes = [k for k in range(start, stop) if told[k] is None]
     tool = profile.tool_ids
-    if not profile.calls_are_json and opened_by == tool["call_begin"]:
+    if profile.writes_call_ids and opened_by == tool["call_begin"]:
         return holes
     pieces = [profile.encoding.decode_single_token_bytes(token) for token in ids[start:stop]]
     data = b"".join(pieces)
@@ -221,7 +221,7 @@ def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, o
     first, last = holes[0] - start, holes[-1] - start
     if sum(map(len, pieces[:first])) < front or sum(map(len, pieces[last + 1 :])) < back:
         return holes
-    if opened_by not in (tool.get("argument_begin"), tool["call_begin"]):
+    if opened_by is None or opened_by not in (tool.get("argument_begin"), tool.get("call_begin")):
         return []
     offsets = [0, *accumulate(map(len, pieces))]
     return [k for k in holes if _OFF_PATH.search(data[max(0, offsets[k - start] - 1) : offsets[k - start + 1] + 1])]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import numpy as np
+
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import rendered_prompts
 from eagle3_assets.exact.prompt_side.render import wants_thinking
@@ -16,7 +18,6 @@ from eagle3_assets.exact.search.wire_text import canonical_fields, compare_text,
 from eagle3_assets.targets import grammar as turn_grammar
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
-from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 
@@ -61,7 +62,7 @@ class Checker:
         answer = self._answers.get((row.sample_id, row.turn))
         if answer is None or answer.attempt != row.attempt:
             return "the journal has no such answer"
-        fields = parse_fields(answer.body, answer.content_type)
+        fields = answer.fields
         try:
             parts = self._split(row, answer)
         except ExactError as error:
@@ -84,11 +85,11 @@ class Checker:
     def fields(self, sample_id: str, turn: int) -> Fields | None:
         """The answer's fields, for showing it beside its row."""
         answer = self._answers.get((sample_id, turn))
-        return parse_fields(answer.body, answer.content_type) if answer else None
+        return answer.fields if answer else None
 
     def _prompt(self, row: Row, answer: WireAnswer, fields: Fields) -> str | None:
         """The prompt ids are those that the server returned, or the request in one of the forms that the evidence names."""
-        ids = tuple(int(token) for token in row.input_ids[: row.prompt_len])
+        ids = tuple(np.asarray(row.input_ids[: row.prompt_len]).tolist())
         if row.evidence.get("prompt_basis") == "server_ids":
             return None if ids == fields.prompt_ids else "the prompt ids are not those that the server returned"
         named = row.evidence.get("prompt_forms")
@@ -109,10 +110,10 @@ class Checker:
         told = row.evidence.get(key)
         if isinstance(told, bool):
             return told
-        instant = self._profile.facts["reasoning"].get("instant")
+        instant = self._profile.instant
         request = answer.request if answer else {}
         return self._profile.opened_by != "never" and (not instant or wants_thinking(request, self._thinking))
 
 
 def _ids(row: Row) -> tuple[int, ...]:
-    return tuple(int(token) for token in row.response_ids)
+    return tuple(np.asarray(row.response_ids).tolist())

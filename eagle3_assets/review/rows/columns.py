@@ -5,6 +5,7 @@ Belongs here: lengths, residuals and evidence of a table of `SampleRow`s. Does n
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,6 +71,16 @@ class Columns:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    def with_column_values(self, values: Mapping[str, Sequence[Any]]) -> Columns:
+        """The same rows with these columns replaced; what was computed of `input_ids`, `loss_spans` and `evidence` is kept."""
+        table = self.table
+        for name, column in values.items():
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, table.schema.field(at), pa.array(list(column), table.schema.field(at).type))
+        out = Columns(table)
+        out.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("sample_ids", "input_ids", "spans", "evidence")})
+        return out
 
     def strings(self, name: str) -> list[str | None]:
         values: list[str | None] = self.table.column(name).to_pylist()

@@ -6,7 +6,7 @@ Belongs here: grade Q with the invariant's name in `reasons`; the Parquet of rej
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +15,31 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Campaign, Dataset
-from eagle3_assets.exact.sample_row import SampleRow, to_table
+from eagle3_assets.exact.sample_row import SampleRow
 from eagle3_assets.grades import OUT
-from eagle3_assets.review.rows.columns import Columns
-from eagle3_assets.review.rows.row_invariants import FATAL, Rules, broken_rows
-from eagle3_assets.review.rows.wires import wires_of
+from eagle3_assets.review.rows.columns import Bools, Columns
+from eagle3_assets.review.rows.row_invariants import FATAL, Rules
 from eagle3_assets.store import atomic_file
 from eagle3_assets.targets.tokenizer import Profile
-from eagle3_assets.wire.wire_answer import WireAnswer
 
 
 def rules_of(campaign: Campaign, dataset: Dataset, profile: Profile) -> Rules:
     """The rules for single rows of a dataset: what its own `sampling` says, else the campaign's."""
     sampling = campaign.sampling_of(dataset)
-    named = set(profile.specials.values())
     return Rules(
         model=campaign.target.model,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         max_length=campaign.corpus.max_length,
-        reserved=frozenset(i for i in range(profile.n_base, profile.n_vocab) if i not in named),
+        reserved=profile.reserved_ids,
         markers=profile.marker_pattern,
         tokenizer_sha256=profile.tokenizer_sha256,
     )
 
 
-def put_out(rows: Sequence[SampleRow], answers: Iterable[WireAnswer], rules: Rules) -> list[SampleRow]:
+def put_out(rows: Sequence[SampleRow], broken: Mapping[str, Bools]) -> list[SampleRow]:
     """`rows` with grade Q, probability 0 and the invariant's name in `reasons` where one of `FATAL` is broken. The rest is untouched;
-    survivors of a row that is out are kept: they say what was thought."""
-    columns = Columns(to_table(rows))
-    broken = broken_rows(columns, wires_of(columns, answers), rules, FATAL)
+    survivors of a row that is out are kept: they say what was thought. `broken`: invariant → bool [rows] (`row_invariants`)."""
     out = []
     for i, row in enumerate(rows):
         names = [name for name in FATAL if broken[name][i]]

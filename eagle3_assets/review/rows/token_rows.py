@@ -81,10 +81,28 @@ def judge_tokens(
     reasons), `rules` what the campaign says.
     """
     columns = Columns(table)
+    known = wires if wires is not None else [None] * len(columns)
+    broken = broken_rows(columns, known, rules or Rules())
+    return judge_columns(columns, n_vocab=n_vocab, finished_keys=finished_keys, checker=checker, broken=broken)
+
+
+def judge_columns(
+    columns: Columns,
+    *,
+    n_vocab: int,
+    finished_keys: Collection[Key] | None,
+    checker: RowChecker | None,
+    broken: Mapping[str, Bools],
+    just_made: bool = False,
+) -> list[Verdict]:
+    """The same where the columns are in memory and the invariants of single rows are known: `broken`, invariant → bool [rows].
+
+    `just_made`: the evidence was written a moment ago by the very function that would be asked for canonicity again.
+    """
     faults = structure_faults(columns, n_vocab) | grade_faults(columns)
-    broken = np.any(list(faults.values()), axis=0) if len(columns) else np.zeros(0, dtype=bool)
-    checked = {} if checker is None else _second_opinions(columns, ~broken, checker)
-    verdicts = [_structure(columns, faults, broken)]
+    malformed = np.any(list(faults.values()), axis=0) if len(columns) else np.zeros(0, dtype=bool)
+    checked = {} if checker is None else _second_opinions(columns, ~malformed, checker, believed=just_made)
+    verdicts = [_structure(columns, faults, malformed)]
     if finished_keys is not None:
         verdicts.append(_lineage(columns, finished_keys))
     for name, what in (("grammar", "rows that the model may not emit"), ("wire_text", "rows that do not give the returned text")):
@@ -95,12 +113,11 @@ def judge_tokens(
         bad = columns.with_reason(name) | residual.wrong
         billed = int(np.count_nonzero(residual.known | bad))
         verdicts.append(_rows_verdict(name, columns, bad, billed, f"billed rows differ from their {part} bill"))
-    return [*verdicts, *_invariants(columns, wires, rules or Rules()), *_shares(columns, checked)]
+    return [*verdicts, *_invariants(columns, broken), *_shares(columns, checked)]
 
 
-def _invariants(columns: Columns, wires: Wires | None, rules: Rules) -> list[Verdict]:
+def _invariants(columns: Columns, broken: Mapping[str, Bools]) -> list[Verdict]:
     """Those of `row_invariants`: a fatal one must have put its rows out already, the others are shares of the rows that are in."""
-    broken = broken_rows(columns, wires if wires is not None else [None] * len(columns), rules)
     verdicts = []
     for name in INVARIANTS:
         bad, what = broken[name] | columns.with_reason(name), f"rows break `{name}`"
@@ -167,7 +184,7 @@ def _rows_verdict(name: str, columns: Columns, bad: Bools, total: int, what: str
     return verdict("tokens", name, False, message, numbers=numbers, examples=_ids(columns, leaked))
 
 
-def _second_opinions(columns: Columns, well_formed: Bools, checker: RowChecker) -> dict[str, Bools]:
+def _second_opinions(columns: Columns, well_formed: Bools, checker: RowChecker, *, believed: bool) -> dict[str, Bools]:
     """The checker on every admitted, well-formed row (rows that are out carry their reasons already)."""
     asked: dict[str, Callable[[JudgedRow], bool]] = {
         "grammar": lambda row: checker.grammar(row) is not None,
@@ -179,8 +196,9 @@ def _second_opinions(columns: Columns, well_formed: Bools, checker: RowChecker) 
         for name, fails in asked.items():
             out[name][i] = fails(row)
         if row.source != "openrouter":
-            canonical = checker.canonical(row)
-            out["canonical"][i], out["canonical_asked"][i] = canonical is False, canonical is not None
+            told = row.evidence.get("canonical") if believed else None
+            same = told if isinstance(told, bool) else checker.canonical(row)
+            out["canonical"][i], out["canonical_asked"][i] = same is False, same is not None
     return out
 
 

@@ -5,14 +5,12 @@ Belongs here: `Wire` and lining answers up with rows. Does not belong here: judg
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eagle3_assets.review.rows.columns import Columns
 from eagle3_assets.wire.fields import Fields
-from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 
@@ -50,10 +48,10 @@ def wires_of(columns: Columns, answers: Iterable[WireAnswer]) -> list[Wire | Non
 
 def wire_of(answer: WireAnswer) -> Wire:
     return Wire(
-        fields=parse_fields(answer.body, answer.content_type),
+        fields=answer.fields,
         request=answer.request,
         attempt=answer.attempt,
-        sha256=hashlib.sha256(answer.body).hexdigest(),
+        sha256=answer.body_sha256,
         provider=answer.provider,
         model=answer.model,
         seconds=max(0.0, answer.finished_at - answer.started_at),

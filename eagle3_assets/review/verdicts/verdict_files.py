@@ -89,7 +89,7 @@ class Filed:
     def judged_again(self, judge: Callable[[], list[Verdict]], *, anew: bool = False) -> list[Verdict]:
         """The stored verdicts when they are current, unless `anew`; else judged now and filed. Never raises for a failed check."""
         stored = None if anew else self._believed()
-        if stored is not None and self._is_current(stored):
+        if stored is not None and self.is_current(stored):
             return list(stored.verdicts)
         verdicts = judge()
         self.write(verdicts)
@@ -101,7 +101,7 @@ class Filed:
         One that was never given is no reason to refuse: it is given before the next stage starts.
         """
         judged = self._believed()
-        if judged is None or self._is_current(judged):
+        if judged is None or self.is_current(judged):
             return
         _, dataset, shard, digest = self.subject
         other = "other bytes than are there now" if judged.digest != digest else "other rules than today's"
@@ -127,7 +127,7 @@ class Filed:
         except StoreError:
             return None
 
-    def _is_current(self, judged: Judged) -> bool:
+    def is_current(self, judged: Judged) -> bool:
         return judged.digest == self.subject.digest and judged.rules == self.rules
 
     def _refuse_stopping(self, verdicts: Sequence[Verdict]) -> None:

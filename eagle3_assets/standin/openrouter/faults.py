@@ -19,7 +19,18 @@ ALL: tuple[FaultName, ...] = get_args(FaultName)
 REFUSALS: frozenset[FaultName] = frozenset(name for name in ALL if name[:3].isdigit() or name.startswith("html_"))
 SILENT: frozenset[FaultName] = frozenset({"silence"})
 # an error is told in the 200, without output: not billed
-ERRORS: frozenset[FaultName] = frozenset({"error_in_200", "error_choices_null", "error_choices_empty", "error_string_code"})
+ERRORS: frozenset[FaultName] = frozenset(
+    {
+        "error_in_200",
+        "error_choices_null",
+        "error_choices_empty",
+        "error_string_code",
+        "error_401_in_200",
+        "error_402_in_200",
+        "error_403_in_200",
+        "error_400_in_200",
+    }
+)
 # headers wait for the outcome, because they depend on it
 LATE: frozenset[FaultName] = frozenset({"reset_before_headers", "truncated_length", "truncated_wrong_length", "gzip"})
 # the answer is whole and the bill is right; only its transport or its shape is odd

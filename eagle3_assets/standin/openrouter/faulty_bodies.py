@@ -17,6 +17,12 @@ from eagle3_assets.standin.truth.generation import Generation
 _MESSAGE = "Provider returned error"
 _METADATA = {"error_type": "provider_unavailable"}
 _ERROR = {"code": 502, "message": _MESSAGE, "metadata": _METADATA}
+_PASSED_ON: dict[FaultName, tuple[int, str]] = {
+    "error_400_in_200": (400, "this model does not support tools"),
+    "error_401_in_200": (401, "invalid api key"),
+    "error_402_in_200": (402, "insufficient balance"),
+    "error_403_in_200": (403, "account suspended"),
+}
 _ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost": 0}
 
 
@@ -34,6 +40,9 @@ def as_finished(generation: Generation, finish_reason: str, *, refunded: bool = 
 
 def error_object(fault: FaultName, provider: str) -> dict[str, Any]:
     """A 200 that holds an error and no answer: `choices` missing, null or empty, or a code that is a word."""
+    if fault in _PASSED_ON:  # a provider's own status inside a 200 (OpenRouterTeam/ai-sdk-provider#24)
+        code, raw = _PASSED_ON[fault]
+        return wire.error_body(code, _MESSAGE, metadata={"provider_name": provider, "raw": raw})
     metadata = {**_METADATA, "provider_name": provider, "raw": "upstream closed the stream"}
     body = wire.error_body(502, _MESSAGE, metadata=metadata)
     match fault:

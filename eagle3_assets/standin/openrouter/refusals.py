@@ -158,6 +158,11 @@ def platform_limit(limit: float, wait_s: float) -> Refusal:
     return Refusal(429, body, headers)
 
 
+def passed_on(status: int, provider: str, raw: str) -> Refusal:
+    """What a provider said of its own account or key, with its status (OpenRouterTeam/ai-sdk-provider#24)."""
+    return Refusal(status, wire.error_body(status, "Provider returned error", metadata={"provider_name": provider, "raw": raw}))
+
+
 # ------------------------------------------------------------------------------------------------ the fault catalogue
 def of_fault(fault: FaultName, provider: Provider, *, model: str, retry_after_s: int) -> Refusal | None:
     """The refusal that this fault is; None where the fault is no refusal."""
@@ -165,6 +170,16 @@ def of_fault(fault: FaultName, provider: Provider, *, model: str, retry_after_s:
     match fault:
         case "401":
             return unauthorized("User not found.")
+        case "401_transient":  # a good key, now and then (RooCodeInc/Roo-Code#6459)
+            return unauthorized("No auth credentials found")
+        case "401_provider":
+            return passed_on(401, name, "invalid api key")
+        case "402_provider":
+            return passed_on(402, name, "insufficient balance")
+        case "403_provider":
+            return passed_on(403, name, "account suspended")
+        case "402_bare":
+            return Refusal(402, wire.error_body(402, "Payment required"))
         case "402_in_flight":
             return in_flight(retry_after_s, 10**12, 10**12)
         case "402_weight":
@@ -187,6 +202,10 @@ def of_fault(fault: FaultName, provider: Provider, *, model: str, retry_after_s:
             return _availability_429(model, name, retry_after_s)
         case "500":  # masked: generic message, no provider (openrouter-contract 2.2)
             return Refusal(500, wire.error_body(500, "Internal Server Error"))
+        case "400_html" | "401_html" | "403_html":
+            return Refusal(int(fault[:3]), _page("Just a moment...", "cloudflare"))
+        case "403_1010":  # Cloudflare's one line, text/plain
+            return Refusal(403, b"error code: 1010")
         case "html_502":
             return Refusal(502, _page("502 Bad Gateway", "nginx"))
         case "html_524":

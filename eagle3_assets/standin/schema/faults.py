@@ -19,10 +19,13 @@ FaultName = Literal[
     "400", "401", "402_in_flight", "402_weight", "402_afford", "402_credits", "403", "404", "408", "413", "422",
     "429", "429_bare", "429_date", "429_absurd", "429_platform", "429_availability",
     "500", "502", "503", "504", "524", "529", "html_502", "html_524",
+    # a provider's own account, key or parser, passed on; a good key that is refused for a moment; pages of an edge server
+    "401_provider", "402_provider", "403_provider", "402_bare", "401_transient", "400_html", "401_html", "403_html", "403_1010",
     # the socket
     "reset_before_headers", "reset", "reset_mid_body", "hang", "silence", "slow_drip", "gzip",
     "truncated", "truncated_length", "truncated_wrong_length",
     # the body of a 200
+    "error_401_in_200", "error_402_in_200", "error_403_in_200", "error_400_in_200",
     "error_in_200", "error_choices_null", "error_choices_empty", "error_string_code", "finish_error", "empty_stop",
     "usage_missing", "usage_null", "usage_zero", "usage_twice", "no_done",
 ]  # fmt: skip

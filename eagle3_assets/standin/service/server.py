@@ -96,7 +96,8 @@ class Standin:
             return await handler(request)
         except Refusal as refusal:
             if isinstance(refusal.body, bytes):
-                return web.Response(body=refusal.body, status=refusal.status, content_type="text/html", headers=refusal.headers)
+                kind = "text/html" if refusal.body.startswith(b"<") else "text/plain"
+                return web.Response(body=refusal.body, status=refusal.status, content_type=kind, headers=refusal.headers)
             return json_response(refusal.body, refusal.status, refusal.headers)
         except web.HTTPException as error:  # no such route, another method, a body that is too large
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

@@ -93,9 +93,8 @@ def open_judge(campaign: Campaign, norm: FinalNorm) -> Judge:
     from eagle3_assets.states.target.target_head import load_head
 
     profile = load_profile(campaign.target.profile)
-    markers = {profile.end_id, profile.think_open, profile.think_close, *profile.tool_ids.values()} - {None}
     head = load_head(campaign, norm)
-    return Judge(campaign, head, frozenset(m for m in markers if m is not None), profile.end_id)
+    return Judge(campaign, head, profile.marker_ids, profile.end_id)
 
 
 def is_judged(campaign: Campaign, store: Store, shard: str) -> bool:

@@ -411,11 +411,11 @@ def test_a_refused_key_or_empty_account_stops_the_run_at_once(
 def test_answers_in_flight_when_the_run_is_ended_by_the_server_are_kept(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.gate = asyncio.Event()
-        server.scripts = {"q0": ["401"]}
+        server.scripts = {"q0": ["402"]}
         task = asyncio.create_task(d.collect(server, d.job(prompts(40))))
         await server.wait_until(lambda: server.in_flight == 16)
         server.gate.set()
-        with pytest.raises(WireError):
+        with pytest.raises(BudgetStop):
             await task
         assert len(d.answers()) == 15 and d.totals.spent_usd == pytest.approx(15 * COST)
 

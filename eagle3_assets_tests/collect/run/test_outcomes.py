@@ -22,6 +22,7 @@ STATUS_ROWS = {
     "400": "bad_request",
     "401": "key_refused",
     "402": "no_credit",
+    "402_bare": "credit_doubted",
     "402_in_flight": "in_flight_budget",
     "402_too_big": "no_credit",
     "403": "forbidden",
@@ -251,7 +252,8 @@ def test_an_error_that_names_a_provider_is_about_that_provider(code: int, inside
         "metadata": {"provider_name": "Novita", "raw": "invalid api key"},
     }
     finding = verdict(exchange({"error": error}, 200 if inside else code))
-    assert (finding.reason, finding.handling.then) == ("provider_refused", "retry")
+    assert (finding.reason, finding.handling.then) == ("provider_refused", "elsewhere")
+    assert finding.provider == "Novita"
     assert finding.message == "Novita: Provider returned error"
 
 

@@ -119,7 +119,7 @@ def test_every_value_of_a_factor_has_a_prior() -> None:
 
 def test_a_text_that_the_chunk_rule_cuts_is_encoded_as_a_whole(mini: Profile) -> None:
     """Two messages without a blank are one run of characters, and the cut takes a marker apart."""
-    limit = int(mini.facts["tokenizer"]["chunk_run"])
+    limit = mini.facts.tokenizer.chunk_run or 0
     request = {"messages": [{"role": "system", "content": "x" * (limit - 37)}, {"role": "user", "content": "y" * 40}]}
     first = enumerate_prompts(mini, request, thinking=True)[0]
     assert first.ids == tuple(mini.encode_prompt(render_text(mini, request["messages"])))
@@ -191,7 +191,7 @@ def test_arrays_of_objects_have_three_spellings_in_typescript() -> None:
 
 
 def test_a_profile_may_say_that_all_history_reasoning_is_kept(mini: Profile) -> None:
-    keeping = replace(mini, facts={**mini.facts, "template": {**mini.facts["template"], "history": "all"}})
+    keeping = replace(mini, facts=mini.facts.changed(template={"history": "all"}))
     messages = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "a", "reasoning_content": " why"},

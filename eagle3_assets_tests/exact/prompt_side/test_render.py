@@ -76,7 +76,7 @@ def test_kimi_mini_renders_as_kimi_does(mini: Profile, k25: Profile) -> None:
 
 
 def test_a_profile_without_template_says_so(mini: Profile) -> None:
-    bare = replace(mini, name="bare", facts={**mini.facts, "template": {"kind": "none"}})
+    bare = replace(mini, name="bare", facts=mini.facts.changed(template={"kind": "none"}))
     with pytest.raises(ExactError, match="no template for bare"):
         render_text(bare, [{"role": "user", "content": "x"}])
 

@@ -59,8 +59,8 @@ def test_a_request_for_json_may_turn_thinking_off(mini: Profile) -> None:
 
 
 def test_a_model_with_one_mode_has_no_prior_for_the_other(mini: Profile) -> None:
-    never = replace(mini, facts={**mini.facts, "reasoning": {"opened_by": "never"}})
-    always = replace(mini, facts={**mini.facts, "reasoning": {**mini.facts["reasoning"], "instant": False}})
+    never = replace(mini, facts=mini.facts.changed(reasoning={"opened_by": "never"}))
+    always = replace(mini, facts=mini.facts.changed(reasoning={"instant": False}))
     for request in ({}, *OFF, *ON):
         assert thinking_prior(request, never) == ((False, 1.0),) and thinking_prior(request, always) == ((True, 1.0),)
 

@@ -149,7 +149,7 @@ def test_without_a_template_an_engines_prompt_must_spell_the_request(
     tokenizers: Path, source: str, text: str, grade: str
 ) -> None:
     k2 = load_profile("kimi-k2-instruct", tokenizers)
-    profile = dataclasses.replace(k2, facts={**k2.facts, "template": {"kind": "none"}})
+    profile = dataclasses.replace(k2, facts=k2.facts.changed(template={"kind": "none"}))
     prompt, ids = profile.encode(text), [*profile.encode("Answer."), profile.end_id]
     body = {
         "choices": [{"finish_reason": "stop", "message": {"content": "Answer."}, "token_ids": ids}],

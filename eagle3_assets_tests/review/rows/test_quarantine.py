@@ -12,7 +12,10 @@ from eagle3_assets.collect.run.shard_work import ShardJob, ShardWork, read_reque
 from eagle3_assets.errors import StoreError
 from eagle3_assets.exact.sample_row import to_table
 from eagle3_assets.prompts.prompt import Prompt
+from eagle3_assets.review.rows.columns import Columns
 from eagle3_assets.review.rows.quarantine import put_out, with_reason
+from eagle3_assets.review.rows.row_invariants import FATAL, broken_rows
+from eagle3_assets.review.rows.wires import wires_of
 from eagle3_assets.wire.journal import Journal, best, read
 from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.review.made_rows import make_row, quarantined, sample_id, tiny_campaign
@@ -51,6 +54,11 @@ def row(made: WireAnswer, name: str, **changes: Any) -> Any:
     return make_row(name, wire_sha256=hashlib.sha256(made.body).hexdigest(), **changes)
 
 
+def broken(rows: list[Any], answers: list[WireAnswer]) -> Any:
+    columns = Columns(to_table(rows))
+    return broken_rows(columns, wires_of(columns, answers), RULES, FATAL)
+
+
 def test_a_row_that_breaks_a_fatal_invariant_is_out_and_the_rest_is_untouched() -> None:
     answers = [
         answer("good", "Fine."),
@@ -58,10 +66,10 @@ def test_a_row_that_breaks_a_fatal_invariant_is_out_and_the_rest_is_untouched() 
         answer("blank", "  "),
     ]
     rows = [row(a, n) for a, n in zip(answers, ("good", "page", "blank"), strict=True)]
-    out = put_out(rows, answers, RULES)
+    out = put_out(rows, broken(rows, answers))
     assert out[0] == rows[0]
     assert [(r.grade, r.p_exact, r.reasons) for r in out[1:]] == [("Q", 0.0, ("error_text",)), ("Q", 0.0, ("not_empty",))]
-    assert put_out(out, answers, RULES) == out  # a second time changes nothing
+    assert put_out(out, broken(out, answers)) == out  # a second time changes nothing
 
 
 def test_a_kind_is_picked_by_its_reason_with_the_turns_built_on_it() -> None:
