@@ -1,7 +1,7 @@
 """What the model may emit, over ids: an automaton that accepts, splits, and puts together again.
 
-Belongs here: the grammar of one assistant turn behind the generation prompt (tokenizers.md section 4, openrouter-contract.md
-3.3). A profile says which words it has (docs/tokenizers.md):
+Belongs here: the grammar of one assistant turn behind the generation prompt (docs/research/tokenizers.md#4,
+docs/research/openrouter-contract.md#3.3). A profile says which words it has (docs/tokenizers.md):
 
     thinking   reasoning </think> content [tools] <|im_end|>      (tools may end the reasoning without </think>: Kimi)
     opened_by = "model" (K2-Thinking, Qwen3): <think> comes first; instant mode and K2 Instruct emit neither marker

@@ -17,9 +17,7 @@ SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".ts", ".tsx", ".ipynb", ".c
 
 ANCHOR = r"[\w-]+(?:\.[\w-]+)*"
 # `docs/research/exactness.md#2b`, and what a list adds: `…#1.4, #1.5`, `…#1.1 (name) and #4.3-18`, `…#1 to #5`
-CITATION = re.compile(
-    rf"docs/((?:research/)?[\w-]+)\.md#({ANCHOR})((?:(?: \([^()]*\))?(?:,| and|, and| to) #{ANCHOR})*)"
-)
+CITATION = re.compile(rf"docs/((?:research/)?[\w-]+)\.md#({ANCHOR})((?:(?: \([^()]*\))?(?:,| and|, and| to) #{ANCHOR})*)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -34,7 +32,7 @@ def files() -> Iterator[Path]:
 
 def unwrapped(text: str) -> str:
     """Comments and docstrings with their lines joined, so that a citation may run over two."""
-    return re.sub(r"[ \t]*\n[ \t]*#?[ \t]*", " ", text)
+    return re.sub(r"[ \t]*\n[ \t]*(?:#(?=\s))?[ \t]*", " ", text)
 
 
 def citations(text: str) -> Iterator[tuple[str, str]]:

@@ -10,9 +10,18 @@ from eagle3_assets_tests.conftest import REPOSITORY
 from eagle3_assets_tests.docs.pages import anchors, citations, files, unwrapped
 
 RESEARCH = sorted((REPOSITORY / "docs" / "research").glob("*.md"))
-NOTES = "|".join(page.stem for page in RESEARCH if page.stem not in ("README", "dagster", "kimi-mini", "exactness", "tokenizers"))
+ALSO_ELSEWHERE = ("README", "dagster", "kimi-mini", "exactness", "tokenizers")  # names of pages or models, too
+NEVER_PAGES = (
+    "public-reports",
+    "newcomer",
+    "second-target",
+    "architecture-review",
+)  # working notes: what matters of them is in pages
+NOTES = "|".join((*(page.stem for page in RESEARCH if page.stem not in ALSO_ELSEWHERE), *NEVER_PAGES))
 ELSEWHERE = [
-    re.compile(rf"(?<![\w/-])(?:{NOTES})(?:\.md)?(?:,? (?:research )?(?:section|row|cause|item)s?)?,? \(?\d"),  # prompt-side.md, row 3
+    re.compile(
+        rf"(?<![\w/-])(?:{NOTES})(?:\.md)?(?:,? (?:research )?(?:section|row|cause|item)s?)?,? \(?\d"
+    ),  # prompt-side.md, row 3
     re.compile(r"(?<![\w/(.-])(?:exactness|tokenizers|kimi-mini|dagster)(?:\.md)?,? (?:section|invariant|row)s? \d"),
     re.compile(r"(?<![\w/(.-])(?:exactness|tokenizers|kimi-mini|dagster)\.md,? \d"),
     re.compile(r"\b[Cc]ontract \d+\.\d"),
@@ -26,6 +35,7 @@ def test_every_cited_section_exists() -> None:
     missing = [
         f"{path.relative_to(REPOSITORY)}: docs/{page}.md#{anchor}"
         for path in files()
+        if path.name != "test_citations.py"
         for page, anchor in citations(path.read_text(encoding="utf-8"))
         if not (REPOSITORY / "docs" / f"{page}.md").is_file() or anchor not in anchors(REPOSITORY / "docs" / f"{page}.md")
     ]
@@ -54,7 +64,8 @@ def _is_link(text: str, at: int) -> bool:
 @pytest.mark.parametrize(
     "text",
     ["(openrouter-contract 4.3 #6)", "contract 2.4", "design rule 7", "exactness.md 2b", "tokenizers.md, section 5", "prompt-side.md",
-     "research note kimi-mini 5", "hidden-states.md section 4", "recorded-traffic.md,\n    # cause 4"],
+     "research note kimi-mini 5", "hidden-states.md section 4", "recorded-traffic.md,\n    # cause 4",
+     "real-campaign.md (a) 5", "public-reports.md 3"],
 )  # fmt: skip
 def test_an_old_way_of_citing_would_be_found(text: str) -> None:
     assert any(pattern.search(unwrapped(text)) for pattern in ELSEWHERE)

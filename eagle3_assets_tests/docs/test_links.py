@@ -39,7 +39,9 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 def test_every_world_of_the_tests_readme_exists() -> None:
     text = (REPOSITORY / "eagle3_assets_tests" / "README.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[2] for line in text.split("## Rules")[0].splitlines() if line.startswith("| ") and "---" not in line][1:]
+    rows = [line.split("|")[2] for line in text.split("## Rules")[0].splitlines() if line.startswith("| ") and "---" not in line][
+        1:
+    ]
     assert len(rows) > 15
     for row in rows:
         spans = re.findall(r"`([^`]+)`", row)
@@ -58,7 +60,7 @@ def test_the_seven_types_are_where_the_page_says() -> None:
     assert len(types) == 7
     for name, file in types:
         code = (REPOSITORY / file).read_text(encoding="utf-8")
-        assert re.search(rf"@dataclass\(frozen=True[^)]*\)\nclass {name}:", code), f"{name} is no frozen dataclass of {file}"
+        assert re.search(rf"@dataclass\(frozen=True[^)]*\).*\nclass {name}:", code), f"{name} is no frozen dataclass of {file}"
 
 
 def test_every_room_is_in_the_picture_or_named_beside_it() -> None:
