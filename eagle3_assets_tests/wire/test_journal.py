@@ -35,6 +35,7 @@ def write(folder: Path, *answers: Any) -> Path:
     return journal.segments(folder)[-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(body=st.binary(max_size=200) | json_text.map(str.encode), request=st.dictionaries(json_text, json_values, max_size=4))
 def test_any_body_and_request_come_back_as_they_were(body: bytes, request: dict[str, Any]) -> None:
@@ -82,6 +83,7 @@ def test_every_field_of_an_answer_is_stored(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_tail_torn_at_any_byte_recovers_to_whole_records_and_nothing_is_glued_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
