@@ -139,7 +139,9 @@ def test_one_run_of_2000_answers_among_providers_that_say_all_this_is_complete_a
         async with connected(standin) as client:
             _, snapshot = await client.get(f"/api/v1/models/{SLUG}/endpoints")
             routing = resolve(campaign, snapshot)
-            assert {names[0], names[1]} <= {e.tag for e in routing.eligible} and len({e.provider_name for e in routing.eligible}) > 2
+            assert {names[0], names[1]} <= {e.tag for e in routing.eligible} and len(
+                {e.provider_name for e in routing.eligible}
+            ) > 2
             with Ledger(tmp_path / "ledger.sqlite", 1000.0) as ledger:
                 job = ShardJob(campaign.dataset[0], "00", prompts, tmp_path / "answers" / "00")
                 (result,) = await collect(
