@@ -30,7 +30,7 @@ SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
 
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
-]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
+]  # the vocabulary of OpenRouter's provider.quantizations (docs/research/openrouter-contract.md#1.2)
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -149,7 +149,7 @@ class Collect(_Table):
 
 
 class Sampling(_Table):
-    """`[sampling]`: always sent explicitly (design rule 11)."""
+    """`[sampling]`: always sent explicitly (docs/design.md#rule-11)."""
 
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=0.95, gt=0, le=1)
@@ -348,7 +348,7 @@ def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
 
 
 class Extraction(_Table):
-    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
+    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (docs/design.md#layers)."""
 
     engine: Literal["transformers", "vllm", "ray"] = "transformers"
     layers: tuple[int, int, int] | None = Field(default=None, description="default E_2, E_(N//2), E_(N-3)")

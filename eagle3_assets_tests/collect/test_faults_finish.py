@@ -112,7 +112,8 @@ def test_with_all_faults_together_nothing_that_can_be_finished_is_left(make_stan
     money_is_right(standin, tmp_path, refunded=True)
 
 
-# What providers and edges say of themselves (real-campaign.md (a) 5): none of it is about the key, and none of it ends a run.
+# What providers and edges say of themselves (docs/research/real-campaign.md#5): none of it is about the key, and none of it ends
+# a run.
 OF_OTHERS = (
     "401_provider", "402_provider", "403_provider", "402_bare", "401_transient", "400_html", "401_html", "403_html", "403_1010", "400",
     "html_502", "error_401_in_200", "error_402_in_200", "error_403_in_200", "error_400_in_200",

@@ -1,5 +1,6 @@
 """Claims about a campaign among bad providers: an error that names a provider is about that provider, and `/key` has the last word on
-the key. The bodies are those of public reports (real-campaign.md (a) 5: ai-sdk-provider#24, OmniRoute#3044, Roo-Code#6459)."""
+the key. The bodies are those of public reports (docs/research/real-campaign.md#5: ai-sdk-provider#24, OmniRoute#3044,
+Roo-Code#6459)."""
 
 from __future__ import annotations
 

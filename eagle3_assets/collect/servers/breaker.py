@@ -3,9 +3,10 @@
 Belongs here: the state machine of one circuit as plain functions, the choice among providers for one request, the record of what changed.
 Does not belong here: what an error means (`run/outcomes.py`), sending, waiting (`run/collector.py`).
 
-An error that names a provider is about that provider (design rule 15): OpenRouter passes on what a provider's own account, key or
-parser said, with its status (OpenRouterTeam/ai-sdk-provider#24: a 401 of the provider's key; OmniRoute#3044: a 400 of one provider
-that others take). A circuit is closed (asked), open (left out), half open (one request tries it, pinned to it).
+An error that names a provider is about that provider (docs/design.md#rule-15): OpenRouter passes on what a provider's own
+account, key or parser said, with its status (OpenRouterTeam/ai-sdk-provider#24: a 401 of the provider's key; OmniRoute#3044: a
+400 of one provider that others take). A circuit is closed (asked), open (left out), half open (one request tries it, pinned to
+it).
 """
 
 from __future__ import annotations
