@@ -189,6 +189,9 @@ def _call_ids(
     if not calls or not profile.writes_call_ids:
         yield "none", [""] * len(calls), 1.0
         return
+    if not profile.numbers_calls:
+        yield "rebuilt", [profile.tool_id(call.name, 0) for call in calls], 1.0
+        return
     wire = [call.id for call in calls]
     rebuilt = [profile.tool_id(call.name, prior_calls + k) for k, call in enumerate(calls)]
     matches = [profile.tool_id_pattern.match(call.id) for call in calls]

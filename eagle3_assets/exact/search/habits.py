@@ -252,7 +252,7 @@ def learn_from_ids(
     if parts.section is not None and thinking and not parts.content:
         sampling.open_ends += 1
         sampling.unclosed += not parts.closed
-    for k, call in enumerate(parts.calls if profile.writes_call_ids else ()):
+    for k, call in enumerate(parts.calls if profile.numbers_calls else ()):
         sampling.heads += 1
         match = profile.tool_id_pattern.match(profile.decode(call.head))
         sampling.running += bool(match and match["index"] == str(prior_calls + k))

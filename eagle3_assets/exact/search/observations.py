@@ -206,7 +206,7 @@ def _prompt_counts(
 def _numbering(profile: Profile, fields: Fields, prior: int) -> str | None:
     """How the calls of an answer in the middle of a conversation are numbered: running, local, odd; None where nothing shows
     it."""
-    if not prior or not fields.tool_calls or not profile.writes_call_ids:
+    if not prior or not fields.tool_calls or not profile.numbers_calls:
         return None
     matches = [profile.tool_id_pattern.match(call.id) for call in fields.tool_calls]
     if not all(matches):

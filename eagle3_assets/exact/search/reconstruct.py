@@ -44,6 +44,7 @@ from eagle3_assets.exact.search.witnesses import mute_edges
 from eagle3_assets.grades import GRADES
 from eagle3_assets.targets.grammar import Ids, Parts, assemble, check
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.targets.turn_text import doubt_of
 from eagle3_assets.wire.declared import with_declared_names
 from eagle3_assets.wire.fields import Fields
 
@@ -335,7 +336,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if chosen.contradicted or attempt.odd_prompt:
         reasons.append("the provider's wire profile does not fit this row, another reading does")
         return "C1", 0.5 * p
-    doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := case.profile.doubts(text))), None)
+    doubt = doubt_of(case.profile, fields)
     if doubt is not None:
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p

@@ -124,7 +124,7 @@ def whole_completions(profile: Profile, told: Told, *, ended: bool) -> list[tupl
     if not told:
         return []
     with_end = (*told, profile.end_id)
-    if not ended or told[-1] == profile.end_id:
+    if not ended or told[-1] in profile.end_ids:
         return [tuple(told)]
     return [with_end] if told[-1] is not None else [tuple(told), with_end]
 
@@ -198,7 +198,7 @@ def _open_markers(profile: Profile, ids: Ids, told: Told, start: int, stop: int)
     named = (start == 0 or told[start - 1] is not None) and (stop == len(ids) or told[stop] is not None)
     if not named:
         return holes
-    return [k for k in holes if ids[k] == profile.end_id or (ids[k] == profile.think_close and stop - start > 1)]
+    return [k for k in holes if ids[k] in profile.end_ids or (ids[k] == profile.think_close and stop - start > 1)]
 
 
 def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, opened_by: int | None) -> list[int]:
