@@ -66,6 +66,7 @@ def test_every_field_of_an_answer_is_stored(tmp_path: Path) -> None:
         turn=3,
         attempt=2,
         completion_tokens=12,
+        server="openrouter.ai",
     )
     default = an_answer()
     write(tmp_path / "b3" / "00", answer)
@@ -194,7 +195,7 @@ def test_a_segment_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 def test_a_torn_segment_before_the_last_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1540)
     folder = tmp_path / "b3" / "07"
     write(folder, *(an_answer(n, b"x" * 300) for n in range(6)))
     assert len(journal.segments(folder)) == 3
