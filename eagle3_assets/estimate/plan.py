@@ -258,7 +258,9 @@ def approved_usd(campaign: Campaign, store: Store) -> float:
         raise GateError(f"{store.approval}: nothing is approved, so answers may not spend; {how}")
     approval = _read_approval(store.approval, how)
     if (then := approval.get("server", "openrouter.ai")) != campaign.server_address:
-        raise GateError(f"{store.approval}: was given for money at {then}; answers would be bought at {campaign.server_address}; {how}")
+        raise GateError(
+            f"{store.approval}: was given for money at {then}; answers would be bought at {campaign.server_address}; {how}"
+        )
     if approval["fingerprint"] != campaign.fingerprint:
         raise GateError(f"{store.approval}: was given for another version of {campaign.path}; {how}")
     for key in ("max_price_prompt", "max_price_completion"):

@@ -56,7 +56,7 @@ def test_a_root_that_one_server_answered_refuses_another_and_names_the_way_out(
     store.bind(campaign, answered=["b3_magicoder"])
     store.bind(campaign)
     monkeypatch.delenv(URL)
-    with pytest.raises(CampaignError, match="leads to openrouter.ai: neither answers, prices nor an approval .* EAGLE3_DATA="):
+    with pytest.raises(CampaignError, match=r"leads to openrouter\.ai: neither answers, prices nor an approval .* EAGLE3_DATA="):
         store.bind(campaign)
 
 
@@ -69,7 +69,7 @@ def test_a_lock_of_before_addresses_were_written_is_of_openrouter(
     del facts["server.address"]
     write_json(lock, {"fingerprint": "x", "facts": facts})
     monkeypatch.setenv(URL, "http://127.0.0.1:9/api/v1")
-    with pytest.raises(CampaignError, match="answered by openrouter.ai, and OPENROUTER_BASE_URL leads to loopback"):
+    with pytest.raises(CampaignError, match=r"answered by openrouter\.ai, and OPENROUTER_BASE_URL leads to loopback"):
         store.bind(campaign)
     monkeypatch.delenv(URL)
     store.bind(campaign)
