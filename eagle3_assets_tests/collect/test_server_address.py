@@ -82,7 +82,7 @@ def test_stand_in_money_approves_no_real_money(campaign: Campaign, tmp_path: Pat
     planning.approve(campaign, store, 5.0)
     assert planning.approved_usd(campaign, store) == 5.0
     monkeypatch.delenv(URL)
-    with pytest.raises(GateError, match="was given for money at loopback; answers would be bought at openrouter.ai"):
+    with pytest.raises(GateError, match=r"was given for money at loopback; answers would be bought at openrouter\.ai"):
         planning.approved_usd(campaign, store)
 
 
