@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -23,6 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from eagle3_assets.errors import CampaignError
 from eagle3_assets.grades import ADMITTED, HANDED_ON, GradeName
 
+DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
+URL_VARIABLE = "OPENROUTER_BASE_URL"
+PLAY_SERVERS = ("embedded", "loopback")  # what they charge is nobody's money
 CAMPAIGNS_DIR = Path(__file__).parent / "campaigns"
 BUILT_IN = ("demo", "kimi-k2.5")
 N_SHARDS = 16
@@ -30,7 +34,7 @@ SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
 
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
-]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
+]  # the vocabulary of OpenRouter's provider.quantizations (docs/research/openrouter-contract.md#1.2)
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -38,6 +42,11 @@ class _Table(BaseModel):
     """Unknown keys are mistakes, never ignored. Strict types: a string is not a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _changed(table: _Table, name: str) -> bool:
+    """Whether the key was set to something else than its default: only then would leaving it unread be a surprise."""
+    return name in table.model_fields_set and getattr(table, name) != type(table).model_fields[name].get_default()
 
 
 class CampaignTable(_Table):
@@ -144,7 +153,7 @@ class Collect(_Table):
 
 
 class Sampling(_Table):
-    """`[sampling]`: always sent explicitly (design rule 11)."""
+    """`[sampling]`: always sent explicitly (docs/design.md#rule-11)."""
 
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=0.95, gt=0, le=1)
@@ -197,7 +206,7 @@ class Mapping(_Table):
     @model_validator(mode="after")
     def _names_the_column_of_its_kind(self) -> Mapping:
         other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
-        if other in self.model_fields_set:
+        if _changed(self, other):
             raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
         return self
 
@@ -343,7 +352,7 @@ def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
 
 
 class Extraction(_Table):
-    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
+    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (docs/design.md#layers)."""
 
     engine: Literal["transformers", "vllm", "ray"] = "transformers"
     layers: tuple[int, int, int] | None = Field(default=None, description="default E_2, E_(N//2), E_(N-3)")
@@ -386,7 +395,7 @@ class Extraction(_Table):
     def _settings_are_of_its_engine(self) -> Extraction:
         running = {self.engine, self.capture_engine}
         for engine, names in ENGINE_SETTINGS.items():
-            foreign = [name for name in names if name in self.model_fields_set]
+            foreign = [name for name in names if _changed(self, name)]
             if foreign and engine not in running:
                 raise ValueError(
                     f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '
@@ -537,6 +546,27 @@ class Campaign(_Table):
         return any(d.backend == "openrouter" for d in self.dataset)
 
     @property
+    def server_address(self) -> str | None:
+        """Who answers rented prompts: `openrouter.ai` (or another host that OPENROUTER_BASE_URL names), `loopback` for a server on this
+        machine (the stand-in; its port says nothing), `embedded`; None where nothing is rented. It decides what answers, prices and
+        profiles mean, so it is locked with what was paid for, although the campaign file never names it."""
+        if not self.rents:
+            return None
+        if self.server.kind == "embedded":
+            return "embedded"
+        host = urlsplit(os.environ.get(URL_VARIABLE) or DEFAULT_BASE_URL).hostname or "?"
+        try:
+            is_loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_loopback = host == "localhost"
+        return "loopback" if is_loopback else host
+
+    @property
+    def is_play_money(self) -> bool:
+        """Whether what answers cost is stand-in money."""
+        return self.server_address in PLAY_SERVERS
+
+    @property
     def layers(self) -> tuple[int, int, int]:
         """(low, mid, high) as E_k."""
         return self.extraction.layers or default_layers(self.target.num_hidden_layers)
@@ -552,8 +582,10 @@ class Campaign(_Table):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of what must not change under data already paid for (`locked_facts`)."""
-        return hashlib.sha256(json.dumps(self.locked_facts(), sort_keys=True).encode()).hexdigest()
+        """sha256 of what the file says that must not change under data already paid for (`locked_facts` but the server's address, which an
+        approval names beside it)."""
+        facts = {name: value for name, value in self.locked_facts().items() if name != "server.address"}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def locked_facts(self) -> dict[str, Any]:
         """What decides the content of paid answers: target, server, seed, sampling, and each dataset's selection.
@@ -569,6 +601,8 @@ class Campaign(_Table):
             "server.kind": self.server.kind,
             "sampling": self.sampling.model_dump(mode="json"),
         }
+        if self.server_address is not None:
+            facts["server.address"] = self.server_address
         for d in self.dataset:
             free = {"name", "usd", "trusted", "licence", "reserve", "rows", "token_budget", "mean_tokens"}
             for key, value in d.model_dump(mode="json", exclude=free).items():

@@ -142,7 +142,7 @@ class Profile:
 
     @cached_property
     def end_id(self) -> int:
-        """What ends a turn (never tokenizer.eos_token: design rule 1)."""
+        """What ends a turn (never tokenizer.eos_token: docs/design.md#rule-1)."""
         return self.special(self.facts.turn.end)
 
     @cached_property
@@ -228,7 +228,7 @@ class Profile:
         decode(encode(text)) is `text`. Raises ExactError for lone surrogates and for endless
         whitespace.
 
-        tiktoken itself would turn a lone surrogate into U+FFFD without a word (tokenizers.md section 2).
+        tiktoken itself would turn a lone surrogate into U+FFFD without a word (docs/research/tokenizers.md#2).
         """
         refuse_surrogates(text)
         if self.facts.tokenizer.encoder == "tiktoken":

@@ -1,6 +1,6 @@
 """One claim: the automaton accepts exactly the turns of the grammar, whole and cut, for every profile.
 
-The oracle is a regular expression per profile over letters, written here from the research notes (tokenizers.md section 4) and Qwen3's
+The oracle is a regular expression per profile over letters, written here from docs/research/tokenizers.md#4 and Qwen3's
 template. It shares nothing with `assemble` or with the hypotheses: turns are drawn from the expression, not from our own parts.
 """
 
@@ -85,6 +85,7 @@ def judged(profile: Profile, turn: str, letter_ids: dict[str, int], pattern: str
     return whole, cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "thinking"), list(ORACLES))
 def test_whole_and_cut_turns_are_accepted_exactly_when_the_expression_says_so(name: str, thinking: bool) -> None:
     if name != "kimi-mini" and not TOKENIZERS.exists():

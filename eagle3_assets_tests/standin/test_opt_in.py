@@ -1,4 +1,5 @@
-"""What a request may opt in to (openrouter-contract 1): routing metadata and the response cache, asked for by the official package."""
+"""What a request may opt in to (docs/research/openrouter-contract.md#1): routing metadata and the response cache, asked for by
+the official package."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import httpx
 from openrouter import components, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_metadata_is_there_when_asked_for_and_tells_the_route(stream: bool, make_standin: MakeStandin) -> None:
     profiles = settings()

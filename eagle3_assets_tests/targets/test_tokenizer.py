@@ -65,6 +65,7 @@ def test_a_missing_file_is_one_line_that_says_where_to_put_it(tmp_path: Path, mo
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_data_root_is_where_tokenizer_files_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizers: Path
 ) -> None:
@@ -105,7 +106,7 @@ def test_a_lone_surrogate_is_refused_and_never_becomes_a_replacement_character(m
     ids=["digits", "spaces", "hashes", "short"],
 )
 def test_prompts_are_cut_by_kimis_chunk_rule(k25: Profile, text: str, extra: int) -> None:
-    """tokenizers.md section 2: 60,000 digits +2 tokens, 30,000 spaces +2, 30,000 # +1."""
+    """docs/research/tokenizers.md#2: 60,000 digits +2 tokens, 30,000 spaces +2, 30,000 # +1."""
     assert len(k25.encode_prompt(text)) == len(k25.encoding.encode(text, allowed_special="all")) + extra
 
 

@@ -117,6 +117,7 @@ class _Run:
         self.works = [ShardWork(job, campaign.collect.attempts) for job in jobs]
         # A pilot asks each endpoint alone, and wants to know what that one does: nobody is left out there.
         self.breaker = None if tolerant else Breaker(self.provider_changed, first_s=pace.provider_pause)
+        self.address = campaign.server_address
         self.doubt, self.deciding = Doubt(pace), False
         self.nobody_since: float | None = None  # every provider is left out since (monotonic)
         self.desk = Desk(ledger, self.fail, self.money_came_back) if ledger is not None else None
@@ -331,7 +332,7 @@ class _Run:
         assert self.engines is not None
         with self.engines.borrow() as (engine, url):
             request = build_engine_request(self.campaign, item.work.job.dataset, item.prompt, engine)
-            attempt = self.attempt(lane, item, request)
+            attempt = self.attempt(lane, item, request, url)
             exchange = await attempt.send(self.session, url, {"Content-Type": "application/json"}, self.campaign.collect)
         answer, finding = attempt.judge(exchange)
         self.after(lane, item, replace(answer, cost_usd=0.0, provider=engine.kind), finding)
@@ -342,7 +343,7 @@ class _Run:
         if (routing := self.whom_to_ask(lane, item)) is None:
             return
         request = build_request(self.campaign, item.work.job.dataset, item.prompt, routing)
-        attempt = self.attempt(lane, item, request)
+        attempt = self.attempt(lane, item, request, self.address)
         item.hold_usd = most_it_can_cost(request, routing)
         if not await self.has_money(lane, item, attempt.request_id, item.hold_usd):
             self.probe_told_nothing(item)
@@ -382,6 +383,13 @@ class _Run:
         if choice.routing is not None:
             item.probes, item.is_reduced = choice.probes, choice.is_reduced
             return choice.routing
+        if not choice.is_for_all:  # those who are asked refused this row; it waits for the others, the other rows go on
+            item.waits_since = item.waits_since or now
+            if now - item.waits_since > self.pace.row_wait_most:
+                self.put_aside(item, "providers_left_out")
+            else:
+                self.come_back_in(choice.wait_s, lane, item)
+            return None
         self.nobody_since = self.nobody_since or now
         lane.push(item)
         if now - self.nobody_since > self.pace.outage_most:
@@ -478,9 +486,9 @@ class _Run:
         lane.push(item)
         return False
 
-    def attempt(self, lane: Lane, item: Item, request: dict[str, Any]) -> Attempt:
+    def attempt(self, lane: Lane, item: Item, request: dict[str, Any], server: str | None) -> Attempt:
         number = item.work.next_attempt(item.prompt.key)
-        return Attempt(item.prompt, item.work.job.shard, lane.source, request, number)
+        return Attempt(item.prompt, item.work.job.shard, lane.source, request, number, server)
 
     # ------------------------------------------------------------------------------------------------ afterwards
     def after(self, lane: Lane, item: Item, answer: WireAnswer, finding: Finding) -> None:
@@ -546,6 +554,10 @@ class _Run:
         if asked is not None:  # no sooner; a server that asks for 0 s, or for a date that has passed, gets the usual pause
             delay = max(delay, asked)
 
+        item.work.remember(item.prompt, finding.reason)
+        self.come_back_in(delay, lane, item)
+
+    def come_back_in(self, delay: float, lane: Lane, item: Item) -> None:
         def back() -> None:
             self.timers.discard(timer)
             if lane.given_up is not None:
@@ -554,7 +566,6 @@ class _Run:
                 lane.push(item)
             self.wake.set()
 
-        item.work.remember(item.prompt, finding.reason)
         timer = asyncio.get_running_loop().call_later(delay, back)
         self.timers.add(timer)
 

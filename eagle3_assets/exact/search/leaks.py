@@ -33,7 +33,8 @@ class _Turn:
 
 def read_leak(profile: Profile, fields: Fields, reasons: bool) -> tuple[Fields, bool] | None:
     """(the fields as a parser would have returned them, whether reasoning was closed) for marker text that reads as a turn in exactly one
-    way (contract 4.3 #4, #11). None without marker text, and where it can be read in several ways or in none.
+    way (docs/research/openrouter-contract.md#4.3-4, #4.3-11). None without marker text, and where it can be read in several ways
+    or in none.
 
     `reasons`: whether the model thinks in this turn. Whitespace beside a marker stays in the fields: edges are decided elsewhere.
     """

@@ -5,8 +5,9 @@ Belongs here: the posterior over distinct id sequences and P(exact). Does not be
 
 P(exact). The weights of all ways sum to one before the bill is looked at. Those that meet it stand against "none of these": an answer
 that is not canonical, or whose text was changed on the way, and that meets the bill all the same (`deviations.py`). So a way that is
-seldom a priori is not believed because it fits, a long answer is believed less than a short one (exactness.md 3.5, 3.6), and a bill
-that nothing likely meets has a small p_exact. What a decided profile has ruled out (`RULED_OUT`) does not fit at all.
+seldom a priori is not believed because it fits, a long answer is believed less than a short one (docs/research/exactness.md#3.5,
+#3.6), and a bill that nothing likely meets has a small p_exact. What a decided profile has ruled out (`RULED_OUT`) does not fit
+at all.
 """
 
 from __future__ import annotations
