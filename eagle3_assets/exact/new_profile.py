@@ -202,8 +202,8 @@ def golden_of(profile: Profile) -> dict[str, Any]:
             shown = [_as_engines_show(message, facts.template.arguments == "object", profile) for message in messages]
             try:
                 variables: dict[str, Any] = {**named, **facts.template.variables, **switch, "add_generation_prompt": True}
-                rendered, _ = render_jinja_template([shown], tools=[*tools] if tools else None, chat_template=source, **variables)
-                text = str(rendered[0])
+                rendered = render_jinja_template([shown], tools=[*tools] if tools else None, chat_template=source, **variables)
+                text = str(rendered[0][0])
             except Exception:
                 continue
             text += facts.template.generation_suffix
