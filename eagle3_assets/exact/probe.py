@@ -166,12 +166,15 @@ def _tool_markers(profile: Profile) -> dict[str, Any]:
     # parameters come back as JSON of our own spacing; where the model writes raw arguments they come back as they were
     spelled = [json.loads(c.arguments) if form == "parameters" else c.arguments for c in (*read.calls, *calls)]
     same = same and spelled[: len(calls)] == spelled[len(calls) :]
-    return _result(
-        same,
-        f"{'one call survives' if len(calls) == 1 else 'two calls survive'} ids → text → ids and ids → parts → ids ({len(ids)} ids)",
-        ids=len(ids),
-        text=text,
-    )
+    if not same:
+        return _result(
+            False,
+            f"{len(calls)} calls do not come back from ids → text → ids and ids → parts → texts: {text!r:.200}",
+            ids=len(ids),
+            text=text,
+        )
+    survive = "one call survives" if len(calls) == 1 else "two calls survive"
+    return _result(True, f"{survive} ids → text → ids and ids → parts → ids ({len(ids)} ids)", ids=len(ids), text=text)
 
 
 def _round_trip(profile: Profile) -> dict[str, Any]:

@@ -208,6 +208,7 @@ def test_qwen3_is_measured_as_the_package_knows_it(tokenizers: Path, tmp_path: P
     assert mine.template.switch == known.template.switch and mine.tools.form == "json" == known.tools.form
     assert (mine.tools.call_begin, mine.tools.separator, mine.tools.body_format) == (
         known.tools.call_begin, known.tools.separator, known.tools.body_format)  # fmt: skip
+    assert grammar_faults(load_profile("again")) == []
 
 
 def test_tiktoken_gives_the_publishers_ids_on_100_000_texts(tokenizers: Path) -> None:
