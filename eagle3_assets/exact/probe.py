@@ -167,12 +167,8 @@ def _tool_markers(profile: Profile) -> dict[str, Any]:
     spelled = [json.loads(c.arguments) if form == "parameters" else c.arguments for c in (*read.calls, *calls)]
     same = same and spelled[: len(calls)] == spelled[len(calls) :]
     if not same:
-        return _result(
-            False,
-            f"{len(calls)} calls do not come back from ids → text → ids and ids → parts → texts: {text!r:.200}",
-            ids=len(ids),
-            text=text,
-        )
+        fault = f"{len(calls)} calls do not come back from ids → text → ids and ids → parts → texts: {text!r:.200}"
+        return _result(False, fault, ids=len(ids), text=text)
     survive = "one call survives" if len(calls) == 1 else "two calls survive"
     return _result(True, f"{survive} ids → text → ids and ids → parts → ids ({len(ids)} ids)", ids=len(ids), text=text)
 
