@@ -42,8 +42,6 @@ ALWAYS = 0.9
 FEW_OF_A_KIND = 3
 SHORTEST_WINDOW = 8
 Ints = npt.NDArray[np.int64]
-SORTING_NATS = 5.0
-LEFT_UNSORTED = 0.03  # of the calls of a server that sorts keys
 HELD_OUT_READINGS = 4
 KEPT_NATS, KEPT_READINGS, KEPT_SHARE = (
     12.0,
@@ -194,20 +192,6 @@ def one_style(rows: Sequence[Observation]) -> int:
     """The number of calls where all arguments came in one style, 0 where they did not."""
     told = [styles for row in rows for styles in row.styles]
     return len(told) if told and frozenset.intersection(*told) else 0
-
-
-def sorted_share(rows: Sequence[Observation]) -> tuple[int, int]:
-    """(calls that came with sorted keys, calls that show it)"""
-    told = [ordered for row in rows for ordered in row.ordered]
-    return sum(told), len(told)
-
-
-def sorts_keys(rows: Sequence[Observation], natural: float) -> bool:
-    """Whether a server sorts the keys of arguments: hardly any are not, and by itself the model sorts them in `natural` of its calls only.
-    What a sorter cannot parse (a call that was cut) it returns as it is."""
-    is_sorted, told = sorted_share(rows)
-    nats = is_sorted * math.log((1 - LEFT_UNSORTED) / natural) + (told - is_sorted) * math.log(LEFT_UNSORTED / (1 - natural))
-    return told >= FEW_OF_A_KIND and nats > SORTING_NATS
 
 
 def possible(rows: Sequence[Observation]) -> Possible:

@@ -11,8 +11,8 @@ whole answers and its streams go through different parsers and are learned apart
 Schema (version 5):
     version, profile, tokenizer_sha256, rule {…}, model {place: {fields, with, known, share, runs}, sampling {canonicality {strata
     [{temperature, top_p (buckets), kind, ids, regions}] …}, lambda_per_token, count_neutral (both for readers), changes {tokens more:
-    share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, sorted_keys (share of calls whose keys the
-    model sorts by itself)}},
+    share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, sorted_keys {keys|listed: share of
+    such calls (`key_order.py`) whose keys the model sorts by itself}}},
     providers {name: the summary of its largest latest window + windows [window …]}
     window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of
     the answers chose), decided, why,
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eagle3_assets.exact.providers import learning, prompt_learning, reading_space
+from eagle3_assets.exact.providers import key_sorting, learning, prompt_learning, reading_space
 from eagle3_assets.exact.providers.learning import Decision, Verdict, turn_of
 from eagle3_assets.exact.search.deviations import (
     KINDS,
@@ -69,7 +69,6 @@ MAX_ID_ROWS = 4000
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
-MOSTLY_SORTED = 0.9
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
 Key = tuple[str, bool]  # provider, streamed
 
@@ -166,7 +165,7 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             thinned[key].add(mark, observation)
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
     windows, habits = _decide_all(observed, of_ids, sampling, prior_habits(profile))
-    rates = {**sampling.rates(_misfits(windows)), "sorted_keys": _natural_order(windows)}
+    rates = {**sampling.rates(_misfits(windows)), "sorted_keys": key_sorting.natural_order([window.rows for window in windows])}
     return {
         "version": VERSION,
         "profile": profile.name,
@@ -285,14 +284,6 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
     ]
 
 
-def _natural_order(windows: Sequence[Window]) -> float:
-    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show many others; where all sort
-    about as many, at all but those that never show another."""
-    told = [learning.sorted_share(window.rows) for window in windows]
-    shown = [(k, n) for k, n in told if k < MOSTLY_SORTED * n] or [(k, n) for k, n in told if k < n]
-    return (sum(k for k, _ in shown) + 0.1) / (sum(n for _, n in shown) + 1.0)
-
-
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
     out: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
@@ -314,7 +305,7 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
     """A window; at its top what holds for the kind of turns that most answers have."""
     decision, rows = window.decision, window.rows
     assert decision is not None
-    sorts = learning.sorts_keys(rows, float(rates["sorted_keys"]))
+    sorts = key_sorting.sorts_keys(rows, rates["sorted_keys"])
     strata: dict[str, dict[str, Any]] = {}
     for name, tools in (("no_tools", False), ("tools", True)):
         part = [(row, missed) for row, missed in zip(rows, decision.missed, strict=True) if row.tools == tools]

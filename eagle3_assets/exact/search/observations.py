@@ -18,7 +18,7 @@ from eagle3_assets.exact.search.canonicality import Drawn, drawn_of
 from eagle3_assets.exact.search.deviations import Kind
 from eagle3_assets.exact.search.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
-from eagle3_assets.exact.search.key_order import kind_of, schemas_of, sorts_keys
+from eagle3_assets.exact.search.key_order import KeyOrder, key_order, kind_of, schemas_of
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
 from eagle3_assets.exact.search.witnesses import Edges, stream_channels
@@ -74,8 +74,8 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
-    arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
-    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
+    arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: the order
+    of keys in each call that has one (`key_order.py`). `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
     of text, for its canonicality; `streams`: the edges of its deltas."""
 
     at: float
@@ -94,7 +94,7 @@ class Observation:
     numbering: str | None
     styles: tuple[frozenset[str], ...]
     kind: Kind
-    ordered: tuple[bool, ...]
+    ordered: tuple[KeyOrder, ...]
     billed_prompt: int | None
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
         kind=kind_of(fields.tool_calls, schemas),
-        ordered=tuple(found for call in fields.tool_calls if (found := sorts_keys(call, schemas)) is not None),
+        ordered=tuple(found for call in fields.tool_calls if (found := key_order(call, schemas)) is not None),
         billed_prompt=fields.billed_prompt,
         drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
