@@ -79,7 +79,7 @@ def compiled_server(folder: Path) -> Path | None:
 
 
 def a_body(number: int, chance: random.Random, scale: float = 1.0) -> bytes:
-    """One completion of about 16 KB times `scale` in the shape of openrouter-contract.md 1.3."""
+    """One completion of about 16 KB times `scale` in the shape of docs/research/openrouter-contract.md#1.3."""
 
     def text(size: int) -> str:
         return "\n\n".join(" ".join(chance.choices(WORDS, k=60)) for _ in range(size // 320))

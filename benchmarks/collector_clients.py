@@ -3,8 +3,9 @@
     python benchmarks/collector_clients.py CLIENT --url http://127.0.0.1:PORT/api/v1 --answers N --in-flight C --latency MS[-MS] --folder DIR
 
 Every client gets the same prompts (1 KB, `delay=MS` inside, which the mock server obeys). `base` is the loop to be measured against
-(perf-baselines.md section 2): aiohttp + orjson + uvloop, check the status, parse, rebuild a record, append, fdatasync in groups by a
-thread; no retry, no budget, no checksum. `ours` is `collect()` with all of it on. `openai` and `litellm` are what people write.
+(docs/research/perf-baselines.md#2): aiohttp + orjson + uvloop, check the status, parse, rebuild a record, append, fdatasync in
+groups by a thread; no retry, no budget, no checksum. `ours` is `collect()` with all of it on. `openai` and `litellm` are what
+people write.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch.nn import functional
 from eagle3_assets.states.format.final_norm import FinalNorm
 
 HEADS, WIDENING, ROPE_THETA = 4, 2, 10_000.0  # WIDENING: the feed-forward part's width in hidden sizes
-STEP_DECAY = 0.8  # weight of the loss of draft k: 0.8 ** k (research note kimi-mini 5: 1, 0.8, 0.64)
+STEP_DECAY = 0.8  # weight of the loss of draft k: 0.8 ** k (docs/research/kimi-mini.md#5: 1, 0.8, 0.64)
 INIT_STD = 0.02  # of every fresh matrix, as transformers initialises
 
 

@@ -3,9 +3,10 @@
     python benchmarks/journal.py                     # 8,000 records of 14 KB, groups of 256
     python benchmarks/journal.py --records 2000 --rounds 1
 
-`raw` is what perf-baselines.md section 4 measured as the fastest store: `orjson.dumps` of four fields a record, one `write` and one
-`fdatasync` a group. `ours` appends the whole record (request, headers, money, body as received, checksum), handed to the system one
-by one, fsynced by the same groups. Making the records is outside the clock, serialising them inside. Bodies are real JSON of 14 KB.
+`raw` is what docs/research/perf-baselines.md#4 measured as the fastest store: `orjson.dumps` of four fields a record, one `write`
+and one `fdatasync` a group. `ours` appends the whole record (request, headers, money, body as received, checksum), handed to the
+system one by one, fsynced by the same groups. Making the records is outside the clock, serialising them inside. Bodies are real
+JSON of 14 KB.
 
 Resume: the journal is opened as a run opens it (lock, checksums, every record taken into account, money reconciled with the ledger).
 """

@@ -3,7 +3,7 @@
     python -m benchmarks.states                      # minutes on one core
     python -m benchmarks.states --rows 24 --rounds 1
 
-Four measurements, the models and shapes of research note hidden-states.md (scripts 02, 03 and 07), one thread, the model's verdict off:
+Four measurements, the models and shapes of docs/research/hidden-states.md#1, #2 and #3, one thread, the model's verdict off:
   tokens   capture and store, tokens a CPU second: a random Qwen3 of 23 M parameters, vocabulary 32 K, lognormal lengths (mean 212)
   memory   peak of the process above the loaded model: 24 layers, H = 256, one row of 2,048 tokens
   write    storing states of H = 7,168 that are there already, fsync included, GB a second (rows of 2.9 MB)

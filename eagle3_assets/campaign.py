@@ -30,7 +30,7 @@ SHARDS = tuple(f"{k:02d}" for k in range(N_SHARDS))
 
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
-]  # the vocabulary of OpenRouter's provider.quantizations (openrouter-contract 1.2)
+]  # the vocabulary of OpenRouter's provider.quantizations (docs/research/openrouter-contract.md#1.2)
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -38,6 +38,11 @@ class _Table(BaseModel):
     """Unknown keys are mistakes, never ignored. Strict types: a string is not a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _changed(table: _Table, name: str) -> bool:
+    """Whether the key was set to something else than its default: only then would leaving it unread be a surprise."""
+    return name in table.model_fields_set and getattr(table, name) != type(table).model_fields[name].get_default()
 
 
 class CampaignTable(_Table):
@@ -144,7 +149,7 @@ class Collect(_Table):
 
 
 class Sampling(_Table):
-    """`[sampling]`: always sent explicitly (design rule 11)."""
+    """`[sampling]`: always sent explicitly (docs/design.md#rule-11)."""
 
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=0.95, gt=0, le=1)
@@ -197,7 +202,7 @@ class Mapping(_Table):
     @model_validator(mode="after")
     def _names_the_column_of_its_kind(self) -> Mapping:
         other, own = ("messages", "prompt") if self.kind == "prompt" else ("prompt", "messages")
-        if other in self.model_fields_set:
+        if _changed(self, other):
             raise ValueError(f'{other} = {getattr(self, other)!r} is not read with kind = "{self.kind}"; did you mean {own!r}?')
         return self
 
@@ -343,7 +348,7 @@ def default_layers(num_hidden_layers: int) -> tuple[int, int, int]:
 
 
 class Extraction(_Table):
-    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (design section 5)."""
+    """`[extraction]`: hidden states. Layers are E_k = input of decoder layer k (docs/design.md#layers)."""
 
     engine: Literal["transformers", "vllm", "ray"] = "transformers"
     layers: tuple[int, int, int] | None = Field(default=None, description="default E_2, E_(N//2), E_(N-3)")
@@ -386,7 +391,7 @@ class Extraction(_Table):
     def _settings_are_of_its_engine(self) -> Extraction:
         running = {self.engine, self.capture_engine}
         for engine, names in ENGINE_SETTINGS.items():
-            foreign = [name for name in names if name in self.model_fields_set]
+            foreign = [name for name in names if _changed(self, name)]
             if foreign and engine not in running:
                 raise ValueError(
                     f'extraction.{foreign[0]} = {getattr(self, foreign[0])!r} is only read with engine = "{engine}", and engine is '

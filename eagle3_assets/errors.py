@@ -9,7 +9,7 @@ from __future__ import annotations
 class Eagle3Error(Exception):
     """Root of every error that a user can cause. `str(error)` is one readable line; the command line prints just that.
 
-    `exit_code` is what `eagle3` ends with (design section 4: 1 failed, 2 usage, 3 stopped on budget).
+    `exit_code` is what `eagle3` ends with (docs/design.md#exit-codes: 1 failed, 2 usage, 3 stopped on budget).
     """
 
     exit_code = 1

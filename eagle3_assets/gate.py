@@ -1,5 +1,5 @@
-"""Which verdicts hold on an artifact, and the refusals that come before a stage's work (design rule 12: the gate of a stage is re-applied
-by the stage behind it).
+"""Which verdicts hold on an artifact, and the refusals that come before a stage's work (docs/design.md#rule-12: the gate of a
+stage is re-applied by the stage behind it).
 
 Belongs here: under which digest a verdict is filed, judging through that file, gates. Does not belong here: the judging itself (rooms,
 called by `stages/`), verdict files (`review.verdicts`), Dagster (`checks/` shows the same verdicts).

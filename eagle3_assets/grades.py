@@ -1,4 +1,4 @@
-"""Grades: what a row's evidence says of its ids (design section 5).
+"""Grades: what a row's evidence says of its ids (docs/design.md#grades).
 
 Belongs here: the facts of each grade. Does not belong here: giving one (`exact`, and the model's verdict in `states.verdict`), comparing it
 with the evidence (`review.rows.grading`), which of them a campaign takes (`[corpus]` and `[handoff]`).

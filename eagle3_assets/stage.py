@@ -55,10 +55,12 @@ class Card(NamedTuple):
 
 
 class After(NamedTuple):
-    """A stage that comes before; with `of`, only as far as it holds of the dataset (the predecessor's, or else the stage's own)."""
+    """A stage that comes before; with `of`, only as far as it holds of the dataset (the predecessor's, or else the stage's own); with `when`,
+    only in such a campaign."""
 
     stage: Stage
     of: Callable[[Dataset], bool] | None = None
+    when: Callable[[Campaign], bool] = lambda _: True
 
 
 class Pinned(NamedTuple):
@@ -137,6 +139,8 @@ class Stage:
         """(stage, dataset) of what comes before this stage's asset of `dataset`, in the order given."""
         found = []
         for before in (b if isinstance(b, After) else After(b) for b in self.after):
+            if not before.when(campaign):
+                continue
             names = (dataset,) if self.per.has_dataset else before.stage.datasets(campaign)
             for name in names:
                 if before.of is None or name == ALL or before.of(campaign.dataset_named(name)):

@@ -1,7 +1,7 @@
 """The data root: where files lie, how they are written, how they are trusted, who owns them.
 
-Belongs here: paths of design section 5, atomic writes (temporary name, fsync, rename, fsync of the folder), manifests (renamed last:
-the commit), digests, file locks with the owner's name, the campaign lock.
+Belongs here: paths of docs/design.md#files, atomic writes (temporary name, fsync, rename, fsync of the folder), manifests
+(renamed last: the commit), digests, file locks with the owner's name, the campaign lock.
 Does not belong here: what is inside the files (each room knows its own), Dagster.
 """
 
@@ -110,7 +110,7 @@ def read_json(path: Path, *, otherwise: str = "remove it and run the stage again
 
 # ---------------------------------------------------------------------------------------------------- digests, manifests
 def digest_file(path: Path) -> str:
-    """xxh3-128 of a file, hex (20 GB/s a core: hidden-states.md section 3)."""
+    """xxh3-128 of a file, hex (20 GB/s a core: docs/research/hidden-states.md#3)."""
     hasher = xxhash.xxh3_128()
     with open(path, "rb") as handle:
         while block := handle.read(1 << 20):

@@ -14,7 +14,7 @@ def test_every_grade_has_its_facts_and_no_other_has() -> None:
 
 
 def test_what_a_corpus_and_a_hand_off_take_by_default_is_the_designs(campaign: Campaign) -> None:
-    """Design section 5, "Where a row may go"."""
+    """docs/design.md#admission, "Where a row may go"."""
     assert ADMITTED == ("A0", "A1", "A2", "B1", "B2", "C1", "R", "I") == Corpus.model_fields["grades"].default
     assert HANDED_ON == ("A0", "A1", "A2", "B1", "B2", "R", "I") == Handoff.model_fields["grades"].default
     assert set(OUT) == {"Q", "D"}

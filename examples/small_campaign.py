@@ -10,10 +10,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from eagle3_assets import corpus, lineage
+from eagle3_assets import corpus
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.lines import TokenFile
 from eagle3_assets.corpus.merge import build_corpus
+from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
 from eagle3_assets.kimi_mini.model import load_model
 from eagle3_assets.kimi_mini.sampler import Ask, Sample, sample_all
@@ -28,10 +29,8 @@ DATASET = "b1_glaive"
 def small_campaign() -> Campaign:
     """The demo's campaign over one dataset and two corpus parts."""
     demo = load_campaign("demo")
-    raw = demo.model_dump(exclude={"path"})
-    raw["dataset"] = (demo.dataset_named(DATASET).model_dump(),)
-    raw["corpus"] |= {"shards": 2, "validation_share": 0.2}
-    return Campaign.model_validate(raw)
+    parts = demo.corpus.model_copy(update={"shards": 2, "validation_share": 0.2})
+    return demo.model_copy(update={"dataset": (demo.dataset_named(DATASET),), "corpus": parts})
 
 
 def make(root: Path, conversations: int = 6) -> Store:
@@ -46,7 +45,7 @@ def make(root: Path, conversations: int = 6) -> Store:
     made, engine = corpus.open(store.corpus), open_extractor(campaign)
     try:
         for part in made.parts:
-            digest = lineage.part_digest(store, part)
+            digest = part_digest(store, part)
             write_partition(campaign, store, part, made.part(part), engine, corpus_part_digest=digest)
     finally:
         engine.close()

@@ -18,7 +18,7 @@ from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
-SEEDS_END = 163533  # the ordinary token `chas`, which the seed took for the end of turn (design section 6, rule 1)
+SEEDS_END = 163533  # the ordinary token `chas`, which the seed took for the end of turn (docs/design.md#rule-1)
 
 
 @dataclass

@@ -64,7 +64,8 @@ class Measured:
 
 def class_of(provider: Provider | None) -> str:
     """verbatim: text, prompt and bill can be told without loss; injecting: the same with spaces joined on; joined and cut: what was
-    joined behind the reasoning is taken off again with all whitespace there (as recorded: openrouter-contract 4.1); else other."""
+    joined behind the reasoning is taken off again with all whitespace there (as recorded:
+    docs/research/openrouter-contract.md#4.1); else other."""
     if provider is None:
         return "engine"
     rules, plain = provider.text.rules(streamed=False), type(provider.text)()

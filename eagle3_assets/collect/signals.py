@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on uvloop where there is one: with TLS 15 % less CPU and a third of the memory (perf-baselines.md 2d)."""
+    """Run `work` on uvloop where there is one: with TLS 15 % less CPU and a third of the memory
+    (docs/research/perf-baselines.md#2d)."""
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):  # no wheel for this platform
         import uvloop

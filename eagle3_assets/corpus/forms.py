@@ -21,7 +21,8 @@ from eagle3_assets.corpus.order import Order
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.rows.columns import Columns
 
-ROWS_PER_GROUP = 64  # small row groups: one row of the archive can be read without its neighbours (perf-baselines.md section 6)
+# small row groups: one row of the archive can be read without its neighbours (docs/research/perf-baselines.md#6)
+ROWS_PER_GROUP = 64
 # Real ids of code, 64 rows a group: 1.36 bytes an id at level 6, 1.44 at 3, 1.56 at 1; bytes of equal weight put together
 # (BYTE_STREAM_SPLIT) take 1.52, for a repeated word is then cut into four (benchmarks/corpus.py makes such ids).
 LEVEL = 6

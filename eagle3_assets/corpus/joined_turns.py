@@ -32,7 +32,7 @@ APART = {
     "too_long": "together they are longer than corpus.max_length",
     "too_doubtful": "together they are less likely right than corpus.min_p_exact",
 }
-# A joined row is as good as its weakest turn (design section 5; C1 never joins).
+# A joined row is as good as its weakest turn (docs/design.md#grades; C1 never joins).
 JOINED = tuple(name for name in BY_STRENGTH if GRADES[name].handed_on)
 
 

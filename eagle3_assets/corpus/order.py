@@ -35,8 +35,8 @@ DROP_REASONS = {
     "between_splits": "joined later (corpus.additions) and belongs to rows of both sides of the split",
 }
 
-# Of equal rows the one that was there first (corpus.additions) with the strongest evidence is kept (grades as design section 5 lists
-# them); ties by name, never by file order.
+# Of equal rows the one that was there first (corpus.additions) with the strongest evidence is kept (grades as
+# docs/design.md#files lists them); ties by name, never by file order.
 _GRADE_ORDER = str([name for name in BY_STRENGTH if GRADES[name].admitted])
 _STRENGTH = f"wave, list_position({_GRADE_ORDER}, grade), p_exact DESC, dataset, sample_id, turn, line"
 

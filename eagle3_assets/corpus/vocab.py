@@ -246,7 +246,7 @@ def _read_map(folder: Path, size: int) -> tuple[Counts, Bools, Counts]:
 
 
 def mapping_faults(d2t: npt.NDArray[Any], t2d: npt.NDArray[Any], *, n_draft: int, n_target: int) -> list[str]:
-    """What is wrong with a map (eagle3-anchors.md section 4, item 25); empty for a right one."""
+    """What is wrong with a map (docs/research/eagle3-anchors.md#4-25); empty for a right one."""
     if d2t.dtype != np.int64 or d2t.shape != (n_draft,):
         return [f"d2t: expected int64 [{n_draft}], found {d2t.dtype} {list(d2t.shape)}"]
     if t2d.dtype != np.bool_ or t2d.shape != (n_target,):

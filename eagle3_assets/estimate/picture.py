@@ -15,7 +15,8 @@ from eagle3_assets.estimate.outcome import outcome
 from eagle3_assets.estimate.scenario import scenario_of_json
 
 CAPS = tuple(2**k for k in range(9, 19))
-MAX_BYTES = 28_000  # in base64 with the text around it below the 50 kB that one Dagster event should hold (dagster.md section 2)
+# in base64 with the text around it below the 50 kB that one Dagster event should hold (docs/research/dagster.md#2)
+MAX_BYTES = 28_000
 
 
 def states_by_cap(plan: Mapping[str, Any]) -> list[tuple[int, int, int]]:

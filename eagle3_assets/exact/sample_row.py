@@ -1,4 +1,4 @@
-"""`SampleRow`: one row of tokens/<ds>/<shard>.parquet (design section 5), and the file's schema.
+"""`SampleRow`: one row of tokens/<ds>/<shard>.parquet (docs/design.md#columns), and the file's schema.
 
 Belongs here: the type, the Arrow schema, reading and writing the file. Does not belong here: how a row comes about.
 """
@@ -20,7 +20,7 @@ from eagle3_assets.store import atomic_file
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One sample (a turn). Shapes and meaning of the columns: design section 5; `input_ids` int32 [length]."""
+    """One sample (a turn). Shapes and meaning of the columns: docs/design.md#columns; `input_ids` int32 [length]."""
 
     sample_id: str
     turn: int

@@ -3,7 +3,8 @@
 Belongs here: the three kinds of file that `datasets.load_from_disk` reads, streamed. Does not belong here: which rows.
 Written with pyarrow and not by `datasets`: one pass, a few rows in memory, and equal rows give equal bytes.
 
-`_format_type` is "torch" in `state.json`: without it speculators' loader fails with a TypeError (eagle3-anchors.md 2.1).
+`_format_type` is "torch" in `state.json`: without it speculators' loader fails with a TypeError
+(docs/research/eagle3-anchors.md#2.1).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     {"id": "<sample_id>/<turn>", "dataset": "...", "grade": "B1", "input_ids": [...], "loss_mask": [...]}
 
 speculators (`prepare-data --data FILE`) and SpecForge (`data.prompts_path`) take rows with `input_ids` and `loss_mask` of
-equal length as they are, without server or chat template, and drop the other keys (eagle3-anchors.md 2.1, 2.2). Masks are
-unshifted.
+equal length as they are, without server or chat template, and drop the other keys (docs/research/eagle3-anchors.md#2.1, #2.2).
+Masks are unshifted.
 
 Belongs here: the export, its check. Does not belong here: which rows may go (`policy.py`), hidden states, the dataset card's wording
 (`card.py`). There is no JSON file but the training rows in the folder: speculators reads every `.json` and `.jsonl` of a folder, and of

@@ -3,7 +3,7 @@
 Belongs here: the chat template in plain Python, for training, evaluation and the stand-in, which serves this model. Does not belong
 here: how a provider bends a prompt (`standin.render`), reading of templates or anything of room `exact` (it renders from the
 template's own rules; two independent renderers are the point).
-Facts: the K2.5 chat template, research note tokenizers section 5 (turns, history without reasoning, tool results).
+Facts: the K2.5 chat template, docs/research/tokenizers.md#5 (turns, history without reasoning, tool results).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEDIA = {"image": _IMAGE, "image_url": _IMAGE, "video": _VIDEO, "video_url": _V
 
 
 def reasoning_of(message: Message) -> str:
-    """The replayed reasoning of a history turn, however the client spells it (openrouter-contract 3.3)."""
+    """The replayed reasoning of a history turn, however the client spells it (docs/research/openrouter-contract.md#3.3)."""
     details = message.get("reasoning_details")
     if isinstance(details, list) and details:
         return "".join(str(d.get("text") or "") for d in details if isinstance(d, dict))

@@ -23,7 +23,7 @@ MODEL_FOLDER = DATA / "model"
 WEIGHTS_FILE, TRAINING_FILE = "model.safetensors", "training.json"
 MAX_POSITIONS = 4_096
 
-# Research note kimi-mini section 1. The defaults of transformers are those of the 671B model, so every field that shapes the
+# docs/research/kimi-mini.md#1. The defaults of transformers are those of the 671B model, so every field that shapes the
 # network is stated; `topk_method`, `scoring_func`, `moe_layer_freq` ... are no fields there (accepted and ignored) and stay out.
 ARCHITECTURE: dict[str, Any] = {
     "vocab_size": N_VOCAB,
@@ -59,11 +59,11 @@ _FLOAT32_ALWAYS = ("mlp.gate.weight", "e_score_correction_bias")
 
 
 def config() -> DeepseekV3Config:
-    """The configuration. `eos_token_id` is [EOS], as K2.5's own config has it: NOT the end of a turn (design rule 6.1)."""
+    """The configuration. `eos_token_id` is [EOS], as K2.5's own config has it: NOT the end of a turn (docs/design.md#rule-1)."""
     from transformers import DeepseekV3Config
 
     ids = special_tokens()
-    # "eager" experts: a plain loop; "batched_mm" is 20 times slower on a CPU (research note kimi-mini 1)
+    # "eager" experts: a plain loop; "batched_mm" is 20 times slower on a CPU (docs/research/kimi-mini.md#1)
     implementation: dict[str, Any] = {"attn_implementation": "sdpa", "experts_implementation": "eager"}
     return DeepseekV3Config(
         **ARCHITECTURE,

@@ -25,7 +25,7 @@ N_SPECIAL = 256
 N_VOCAB = N_BASE + N_SPECIAL
 KIMI_N_BASE = 163_584
 
-# Kimi's split regex, from the `pat_str` of tokenization_kimi.py (K2, K2.5, K2.6 alike; research note tokenizers 2).
+# Kimi's split regex, from the `pat_str` of tokenization_kimi.py (K2, K2.5, K2.6 alike; docs/research/tokenizers.md#2).
 PAT_STR = "|".join(
     (
         r"""[\p{Han}]+""",
@@ -65,7 +65,7 @@ KIMI_NAMED = {
     "[UNK]": 163838,
     "[PAD]": 163839,
 }
-# Kimi's config marks these `"special": false`: `skip_special_tokens` leaves them visible (research note exactness 1.3).
+# Kimi's config marks these `"special": false`: `skip_special_tokens` leaves them visible (docs/research/exactness.md#1.3).
 KIMI_NOT_SPECIAL = (163595, 163596, 163597, 163598, 163599, 163606, 163607)
 
 
@@ -106,7 +106,7 @@ def load_ranks(path: Path = MODEL_FILE) -> dict[bytes, int]:
 
 @cache
 def load_encoding(path: Path = MODEL_FILE) -> tiktoken.Encoding:
-    """The encoder, special tokens registered. Encode text fields with `encode_ordinary` (design rule 3)."""
+    """The encoder, special tokens registered. Encode text fields with `encode_ordinary` (docs/design.md#rule-3)."""
     import tiktoken
 
     return tiktoken.Encoding(

@@ -1,8 +1,9 @@
 """Tool declarations as a Kimi server writes them into the prompt: TypeScript, or JSON.
 
 Belongs here: JSON Schema -> text. Does not belong here: where the text goes (`chat`).
-Facts: tokenizers.md section 5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as
-TypeScript; a schema that it cannot express makes it fall back to JSON). `strict` is not rendered (prompt-side.md).
+Facts: docs/research/tokenizers.md#5 and the behaviour of K2.5's tokenizer code (tools key-sorted recursively, then declared as
+TypeScript; a schema that it cannot express makes it fall back to JSON). `strict` is not rendered
+(docs/research/prompt-side.md#rows).
 """
 
 from __future__ import annotations

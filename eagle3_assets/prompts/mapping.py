@@ -6,7 +6,7 @@ Does not belong here: which turn is asked (`turns.py`), whether the text may be 
 
 Normal form: `role` is system, user, assistant or tool; `content` is a string (None only beside tool calls); reasoning is
 `reasoning_content`; a tool call is `{"id", "type": "function", "function": {"name", "arguments": str}}`; a tool result carries
-`tool_call_id`. Participants' `name` is dropped: Kimi's template puts it in the place of the role (tokenizers.md, section 5).
+`tool_call_id`. Participants' `name` is dropped: Kimi's template puts it in the place of the role (docs/research/tokenizers.md#5).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Builder:
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not name:
             raise BadRow("bad_tool_call", f"no name: {str(call)[:120]}")
-        # Kimi's own id form, counted over the conversation (openrouter-contract 3.3)
+        # Kimi's own id form, counted over the conversation (docs/research/openrouter-contract.md#3.3)
         call_id = text_or_none(call.get("id")) or f"functions.{name}:{self.calls}"
         self.calls += 1
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": _arguments(function)}}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (tokenizers.md, section 2)
+CHARS_PER_TOKEN = 3.88  # Kimi's vocabulary on prose and code (docs/research/tokenizers.md#2)
 
 
 def canonical(value: Any) -> bytes:

@@ -25,8 +25,9 @@ def screen(
     """The first reason (a key of `set_aside.REASONS`) to set the prompt aside, or None. Never raises on any JSON value.
 
     `max_chars` counts every string of messages, tools and follow-ups. `markers` are the names of the target's control tokens: a server
-    renders the prompt as one string and encodes it with specials ON, so this text in a message becomes a control token (tokenizers.md,
-    section 2). Kimi's [BOS], [EOS], [UNK], [PAD] are everyday strings in machine-learning text: rows about them are lost on purpose.
+    renders the prompt as one string and encodes it with specials ON, so this text in a message becomes a control token
+    (docs/research/tokenizers.md#2). Kimi's [BOS], [EOS], [UNK], [PAD] are everyday strings in machine-learning text: rows about
+    them are lost on purpose.
     """
     if not messages:
         return "empty"

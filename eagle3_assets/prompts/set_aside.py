@@ -23,7 +23,7 @@ REASONS: dict[str, str] = {
     "invalid_tool_schema": "a tool name outside [A-Za-z0-9_-]{1,64}, parameters that are no object schema, or a name twice",
     "tool_result_without_call": "a tool result whose id belongs to no open call of the assistant turn before it",
     "call_without_result": "a tool call of the history that was never answered",
-    "lone_surrogate": "a lone UTF-16 surrogate: encoders replace or refuse it (tokenizers.md, section 2)",
+    "lone_surrogate": "a lone UTF-16 surrogate: encoders replace or refuse it (docs/research/tokenizers.md#2)",
     "nul": "a NUL character",
     "control_marker": "text that a server would read as a control token of the chat grammar",
     "too_long": "more characters than the dataset's max_chars",

@@ -15,7 +15,7 @@ class OpenRouterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The answering servers of a campaign.
 
     `kind` is `openrouter` or `embedded`. For `openrouter` the key is read from the environment (`key_variable` only says where) when a
-    run needs it, never stored, shown or logged, and sent only where design section 4 allows.
+    run needs it, never stored, shown or logged, and sent only where docs/design.md#key allows.
     """
 
     kind: str

@@ -24,7 +24,7 @@ from eagle3_assets.errors import StateError
 from eagle3_assets.progress import Every, Step, publish
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
-from eagle3_assets.stage import Artifact, Card, Face, Gate, Made, Per, Picture, Stage, one_by_one
+from eagle3_assets.stage import After, Artifact, Card, Face, Gate, Made, Per, Picture, Stage, one_by_one
 from eagle3_assets.stages import handoff_specforge, handoff_speculators
 from eagle3_assets.store import Store, commit, digest_json, write_bytes
 
@@ -185,7 +185,10 @@ STAGE = Stage(
     version=1,
     wanted=lambda campaign: campaign.drafter is not None,
     path=lambda a: a.store.drafter,
-    after=(handoff_speculators.STAGE, handoff_specforge.STAGE),
+    after=tuple(
+        After(stage, when=lambda campaign, stage=stage: handoff_of(campaign) is stage)  # type: ignore[misc]
+        for stage in (handoff_speculators.STAGE, handoff_specforge.STAGE)
+    ),
     gates=lambda a: [Gate(a.of(handoff_of(a.campaign)), verify=False)],
     settings=settings,
     inputs=inputs,

@@ -1,4 +1,4 @@
-"""`provider` of a chat request: the types of what a client may prefer (openrouter-contract 1.2).
+"""`provider` of a chat request: the types of what a client may prefer (docs/research/openrouter-contract.md#1.2).
 
 Belongs here: whether the object can be read. Does not belong here: what it means for a request (`routing`).
 Unknown keys are tolerated, null is nothing.

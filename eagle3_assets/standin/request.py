@@ -20,13 +20,13 @@ _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "max_completion_tokens", "tool_choice",
     "response_format",
 )  # fmt: skip
-# request field -> name in an endpoint's supported_parameters (openrouter-contract 1.7)
+# request field -> name in an endpoint's supported_parameters (docs/research/openrouter-contract.md#1.7)
 _PARAMETERS = {
     **{k: k for k in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "tools", "tool_choice")},
     **{k: k for k in ("reasoning", "logprobs", "top_logprobs", "response_format", "logit_bias", "frequency_penalty")},
     "max_completion_tokens": "max_tokens",
 }
-# MODEL:VARIANT (openrouter-contract 1.2 c)
+# MODEL:VARIANT (docs/research/openrouter-contract.md#1.2 c)
 _VARIANTS = {"floor": "price", "nitro": "throughput", "exacto": "exacto"}
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 _DEEPEST = 250  # levels of arrays and objects: what the fast writer takes, and no template runs out of stack with
@@ -126,7 +126,7 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def _models(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """What may answer, in order of preference: `model`, then `models` (openrouter-contract 1.1)."""
+    """What may answer, in order of preference: `model`, then `models` (docs/research/openrouter-contract.md#1.1)."""
     more = raw.get("models") or []
     if not isinstance(more, list) or not all(isinstance(name, str) for name in more):
         raise BadRequest("models: expected an array of model IDs")
@@ -170,7 +170,7 @@ def _deeper_than(levels: int, value: Any) -> bool:
 
 
 def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
-    """A sampling setting in [0, top]; None where the request leaves it open (openrouter-contract 1.1)."""
+    """A sampling setting in [0, top]; None where the request leaves it open (docs/research/openrouter-contract.md#1.1)."""
     value = raw.get(field)
     if value is None:
         return None
@@ -180,7 +180,7 @@ def _number(raw: Mapping[str, Any], field: str, top: float) -> float | None:
 
 
 def _count(raw: Mapping[str, Any], field: str, top: int) -> int:
-    """A whole number in [0, top]; 0 where the request says nothing (openrouter-contract 1.1)."""
+    """A whole number in [0, top]; 0 where the request says nothing (docs/research/openrouter-contract.md#1.1)."""
     value = raw.get(field) or 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= top:
         raise BadRequest(f"{field}: expected a whole number from 0 to {top}")

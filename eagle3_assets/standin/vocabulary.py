@@ -3,8 +3,9 @@
 Belongs here: what rendering, bending and billing need to know about ids. Does not belong here: text changes (`bend`), templates
 (`render`). Shares only tokenizer files with room `exact`.
 
-Grammar of an answer (openrouter-contract 3.3): `[reasoning </think>] content [section_begin (call_begin ID argument_begin ARGS
-call_end)+ section_end] <|im_end|>`; with thinking the `<think>` stands in the prompt; reasoning may also end at section_begin.
+Grammar of an answer (docs/research/openrouter-contract.md#3.3): `[reasoning </think>] content [section_begin (call_begin ID
+argument_begin ARGS call_end)+ section_end] <|im_end|>`; with thinking the `<think>` stands in the prompt; reasoning may also end
+at section_begin.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from functools import cached_property
 import tiktoken
 
 Ids = tuple[int, ...]
-# Marked `"special": false` in Kimi's tokenizer_config: a server's `skip_special_tokens` leaves them in the text (exactness.md 1.3).
+# Marked `"special": false` in Kimi's tokenizer_config: a server's `skip_special_tokens` leaves them in the text
+# (docs/research/exactness.md#1.3).
 _VISIBLE_MARKERS = frozenset(
     {
         "<think>",
@@ -86,7 +88,7 @@ class Vocabulary:
 
     def encode_prompt(self, text: str) -> Ids:
         """Ids of a rendered prompt: one string with markers, encoded with specials on, as Kimi's own tokenizer code does
-        (tokenizers.md section 2: a marker in a user's text becomes a control token there)."""
+        (docs/research/tokenizers.md#2: a marker in a user's text becomes a control token there)."""
         # only the markers that occur: handing all of them over costs more than encoding a short prompt
         named, reserved = self._markers
         allowed = {name for name in (*named, *(reserved if "reserved" in text else ())) if name in text}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 Normalizer = Literal["none", "nfc"]
 OpenedBy = Literal["prompt", "model", "never"]
@@ -58,14 +58,52 @@ class RanksFacts(Table):
         return self
 
 
-TokenizerFacts = Annotated[RanksFacts, Field()]
+class HubFacts(Table):
+    """A tokenizer.json of any kind, run by the `tokenizers` library: `special` names its control tokens, wherever their ids are."""
+
+    encoder: Literal["tokenizers"]
+    folders: tuple[str, ...] = Field(min_length=1)
+    package_folder: str | None = None
+    ranks_file: str = "tokenizer.json"
+    ranks_sha256: str | None = None
+    n_vocab: int = Field(ge=1)
+    eos: str
+    special: Mapping[str, int]
+
+    @property
+    def reserved_name(self) -> None:
+        return None
+
+    @property
+    def chunk_chars(self) -> None:
+        return None
+
+    @property
+    def chunk_run(self) -> None:
+        return None
+
+    @property
+    def normalizer(self) -> str:
+        return "the file's own"
+
+
+def _encoder(value: Any) -> str:
+    """Which encoder a table names: tiktoken where it says nothing."""
+    named = value.get("encoder", "tiktoken") if isinstance(value, Mapping) else getattr(value, "encoder", "tiktoken")
+    return str(named)
+
+
+TokenizerFacts = Annotated[
+    Annotated[RanksFacts, Tag("tiktoken")] | Annotated[HubFacts, Tag("tokenizers")], Discriminator(_encoder)
+]
 
 
 # ---------------------------------------------------------------------------------------------------- a turn
 class TurnFacts(Table):
-    """What ends a turn; for `template.kind = "kimi"` also the words around one."""
+    """What ends a turn (and one with calls, where that is another token); for `template.kind = "kimi"` also the words around one."""
 
     end: str
+    end_after_calls: str | None = None
     user: str | None = None
     assistant: str | None = None
     other: str | None = None
@@ -141,7 +179,54 @@ class JsonCalls(Table):
         return _pattern(value, "name", "arguments")
 
 
-ToolFacts = Annotated[NoTools | SectionCalls | JsonCalls, Field(discriminator="form")]
+class ParameterCalls(Table):
+    """Each call is a name and one element a parameter between two markers (Qwen3-Coder, GLM-4.5 and later). In the formats `{name}`,
+    `{key}` and `{value}` stand for the call's own texts, everything else as it is written."""
+
+    form: Literal["parameters"]
+    ends_reasoning: bool
+    call_begin: str
+    call_end: str
+    separator: str
+    head_format: str
+    parameter_format: str
+    tail: str
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {"call_begin": self.call_begin, "call_end": self.call_end}
+
+    @model_validator(mode="after")
+    def _formats_have_their_fields(self) -> ParameterCalls:
+        for key, fields in (("head_format", ("{name}",)), ("parameter_format", ("{key}", "{value}"))):
+            lacking = [field for field in fields if getattr(self, key).count(field) != 1]
+            if lacking:
+                raise ValueError(f"tools.{key} is {getattr(self, key)!r}, expected {' and '.join(lacking)} in it once")
+        return self
+
+
+class BareJsonCalls(Table):
+    """One call is one JSON object that is the whole content, without a marker (Llama 3.1 and later)."""
+
+    form: Literal["bare_json"]
+    body_format: str
+    body_pattern: str
+
+    @property
+    def ends_reasoning(self) -> bool:
+        return False
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {}
+
+    @field_validator("body_pattern")
+    @classmethod
+    def _names_both(cls, value: str) -> str:
+        return _pattern(value, "name", "arguments")
+
+
+ToolFacts = Annotated[NoTools | SectionCalls | JsonCalls | ParameterCalls | BareJsonCalls, Field(discriminator="form")]
 
 
 # ---------------------------------------------------------------------------------------------------- prompts
@@ -237,6 +322,7 @@ class TargetFacts(Table):
         """Every marker that the grammar names is a control token of the tokenizer."""
         named: dict[str, str | None] = {f"tools.{key}": name for key, name in self.tools.markers.items()}
         named |= {"turn.end": self.turn.end, "tokenizer.eos": self.tokenizer.eos}
+        named |= {"turn.end_after_calls": self.turn.end_after_calls} if self.turn.end_after_calls else {}
         if self.reasoning.opened_by != "never":
             named |= {"reasoning.open": self.reasoning.open, "reasoning.close": self.reasoning.close}
         unknown = [f"{where} = {name!r}" for where, name in named.items() if name not in self.tokenizer.special]
@@ -254,7 +340,13 @@ class TargetFacts(Table):
     @cached_property
     def turn_markers(self) -> tuple[str, ...]:
         """The names of the control tokens that the model may write in a turn."""
-        named = [*self.tools.markers.values(), self.reasoning.open, self.reasoning.close, self.turn.end]
+        named = [
+            *self.tools.markers.values(),
+            self.reasoning.open,
+            self.reasoning.close,
+            self.turn.end,
+            self.turn.end_after_calls,
+        ]
         return tuple(dict.fromkeys(name for name in named if name))
 
     def changed(self, **tables: Mapping[str, Any]) -> TargetFacts:
@@ -310,7 +402,8 @@ def fault_of(error: ValidationError, facts: Mapping[str, Any]) -> str:
         lacking = [_place(f["loc"])[1] for f in faults if f["type"] == "missing" and _place(f["loc"])[0] == where]
         return f"{where or 'the top'} lacks {', '.join(lacking)}"
     if kind == "union_tag_invalid":
-        return f"{key}.{str(context['discriminator']).strip(chr(39))} is {context['tag']!r}, expected one of {context['expected_tags']}"
+        tag = DISCRIMINATORS.get(key, "form")
+        return f"{key}.{tag} is {context['tag']!r}, expected one of {context['expected_tags']}"
     dotted = f"{where}.{key}" if where else key
     if kind == "extra_forbidden":
         return f"{dotted} is not read{_hint(where, key, facts)}"
@@ -334,10 +427,10 @@ def _place(loc: tuple[int | str, ...]) -> tuple[str, str]:
 
 _TABLES: dict[str, tuple[type[Table], ...]] = {
     "": (TargetFacts,),
-    "tokenizer": (RanksFacts,),
+    "tokenizer": (RanksFacts, HubFacts),
     "turn": (TurnFacts,),
     "reasoning": (ReasoningFacts,),
-    "tools": (NoTools, SectionCalls, JsonCalls),
+    "tools": (NoTools, SectionCalls, JsonCalls, ParameterCalls, BareJsonCalls),
     "template": (KimiTemplate, JinjaTemplate, NoTemplate),
 }
 

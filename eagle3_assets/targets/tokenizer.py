@@ -15,14 +15,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import tiktoken
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.store import data_root
 from eagle3_assets.targets.facts import OpenedBy, TargetFacts
+from eagle3_assets.targets.hub_encoder import Encoder, HubEncoder
 from eagle3_assets.targets.profile_facts import PROFILES_DIR, marker_pattern, profile_facts, profile_for_model, profile_names
 from eagle3_assets.targets.vocabulary_files import CONFIG_FILE, read_ranks
+
+if TYPE_CHECKING:
+    from eagle3_assets.targets.grammar import TurnGrammar
 
 __all__ = [
     "PROFILES_DIR",
@@ -50,12 +57,13 @@ RENDERER_VERSION = (
 class Profile:
     """One tokenizer with its turn grammar. Build with `load_profile`.
 
-    `facts` is the checked TOML, `encoding` a plain `tiktoken.Encoding`; `tokenizer_sha256` is of the ranks file as found.
+    `facts` is the checked TOML, `encoding` a plain `tiktoken.Encoding` or one of the `tokenizers` library;
+    `tokenizer_sha256` is of the ranks file as found.
     """
 
     name: str
     facts: TargetFacts = field(repr=False)
-    encoding: tiktoken.Encoding = field(repr=False)
+    encoding: Encoder = field(repr=False)
     tokenizer_sha256: str
     ranks_path: Path
     template_path: Path | None
@@ -83,27 +91,50 @@ class Profile:
             return self.special_names[token_id]
         if not 0 <= token_id < self.n_vocab:
             return "outside the vocabulary"
-        if token_id >= self.n_base:
+        if not self.is_ordinary(token_id):
             return (self.facts.tokenizer.reserved_name or "<|unnamed_{id}|>").format(id=token_id)
         return self.encoding.decode_single_token_bytes(token_id).decode("utf-8", "replace")
 
+    @cached_property
+    def grammar(self) -> TurnGrammar:
+        """How the model's family writes a turn."""
+        from eagle3_assets.targets.grammar import grammar_of
+
+        return grammar_of(self)
+
+    @cached_property
+    def ordinary(self) -> npt.NDArray[np.bool_]:
+        """bool [n_vocab]: which ids spell text."""
+        tokens = self.facts.tokenizer
+        if tokens.encoder == "tiktoken":
+            return np.arange(self.n_vocab) < tokens.n_base
+        mask = np.zeros(self.n_vocab, dtype=bool)
+        mask[[token for token in self._hub.ordinary_ids() if token < self.n_vocab]] = True
+        return mask
+
+    @property
+    def _hub(self) -> HubEncoder:
+        assert isinstance(self.encoding, HubEncoder)
+        return self.encoding
+
     def is_ordinary(self, token_id: int) -> bool:
         """Whether the id spells text. Control and reserved ids do not, nor does a number outside the vocabulary."""
-        return 0 <= token_id < self.n_base
+        return 0 <= token_id < self.n_vocab and bool(self.ordinary[token_id])
 
     def count_controls(self, ids: Iterable[int]) -> int:
         """How many of `ids` (all of the vocabulary) are control or reserved."""
-        return sum(map(self.n_base.__le__, ids))
+        tokens = np.fromiter(ids, dtype=np.int64)
+        return len(tokens) - int(self.ordinary[tokens].sum())
 
     @property
     def reserved_ids(self) -> frozenset[int]:
         """The ids that are neither ordinary nor a named control token: no model writes them."""
-        return frozenset(range(self.n_base, self.n_vocab)) - set(self.specials.values())
+        return frozenset(np.flatnonzero(~self.ordinary).tolist()) - set(self.specials.values())
 
-    @property
+    @cached_property
     def n_base(self) -> int:
-        """Ids below are ordinary tokens, ids from here on are control or reserved."""
-        return self.facts.tokenizer.n_base
+        """How many ids spell text; with the encoder tiktoken also the first id that does not."""
+        return int(self.ordinary.sum())
 
     @property
     def n_vocab(self) -> int:
@@ -111,8 +142,17 @@ class Profile:
 
     @cached_property
     def end_id(self) -> int:
-        """What ends a turn (never tokenizer.eos_token: design rule 1)."""
+        """What ends a turn (never tokenizer.eos_token: docs/design.md#rule-1)."""
         return self.special(self.facts.turn.end)
+
+    @cached_property
+    def calls_end_id(self) -> int:
+        """What ends a turn with tool calls: GLM writes another token there, nearly everybody the same."""
+        return self.special(self.facts.turn.end_after_calls or self.facts.turn.end)
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset((self.end_id, self.calls_end_id))
 
     @property
     def opened_by(self) -> OpenedBy:
@@ -143,7 +183,7 @@ class Profile:
     @cached_property
     def marker_ids(self) -> frozenset[int]:
         """Every control id that the model writes in a turn."""
-        found = {self.end_id, self.think_open, self.think_close, *self.tool_ids.values()}
+        found = {*self.end_ids, self.think_open, self.think_close, *self.tool_ids.values()}
         return frozenset(token for token in found if token is not None)
 
     @property
@@ -151,13 +191,10 @@ class Profile:
         """Whether the model writes an id in front of a call's raw arguments (form "sections"); in the other forms a call is one body."""
         return self.facts.tools.form == "sections"
 
-    @cached_property
-    def separator(self) -> int:
-        """The id between two calls of the form "json"; raises ExactError when the profile's separator is not one token."""
-        ids = self.encoding.encode_ordinary(getattr(self.facts.tools, "separator", ""))
-        if len(ids) != 1:
-            raise ExactError(f"profile {self.name}: tools.separator is {len(ids)} tokens, expected one")
-        return ids[0]
+    @property
+    def numbers_calls(self) -> bool:
+        """Whether the ids that the model writes count the conversation's calls (Kimi); DeepSeek writes the function's bare name there."""
+        return "index" in self.tool_id_pattern.groupindex
 
     @cached_property
     def tool_id_pattern(self) -> re.Pattern[str]:
@@ -191,10 +228,11 @@ class Profile:
         decode(encode(text)) is `text`. Raises ExactError for lone surrogates and for endless
         whitespace.
 
-        tiktoken itself would turn a lone surrogate into U+FFFD without a word (tokenizers.md section 2).
+        tiktoken itself would turn a lone surrogate into U+FFFD without a word (docs/research/tokenizers.md#2).
         """
         refuse_surrogates(text)
-        refuse_endless_blanks(text)
+        if self.facts.tokenizer.encoder == "tiktoken":
+            refuse_endless_blanks(text)
         return self.encoding.encode_ordinary(text)
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -204,6 +242,8 @@ class Profile:
         """
         refuse_surrogates(text)
         facts = self.facts.tokenizer
+        if facts.encoder == "tokenizers":
+            return self.encoding.encode(text, allowed_special="all")
         if facts.normalizer == "nfc":
             text = self._normalized(text)
         if facts.chunk_chars is None or facts.chunk_run is None:
@@ -229,6 +269,9 @@ class Profile:
 
         A tokenizer with a normalizer never showed its model any other form of the text, so there is no canonical encoding of it.
         """
+        if isinstance(self.encoding, HubEncoder):
+            altered = self.encoding.altered(text)
+            return f"{self.name}: {altered}, so no encoding of it is the canonical one" if altered else None
         if self.facts.tokenizer.normalizer == "nfc" and not unicodedata.is_normalized("NFC", text):
             return f"the text is not NFC, and {self.name} encodes NFC only: no encoding of it is the canonical one"
         return None
@@ -343,7 +386,9 @@ def _load(name: str, ranks_path: Path, mtime_ns: int, template_path: Path | None
     if tokens.reserved_name is not None:
         unnamed = set(range(tokens.n_base, tokens.n_vocab)) - set(special.values())
         special |= {tokens.reserved_name.format(id=k): k for k in sorted(unnamed)}
+    if tokens.encoder == "tokenizers":
+        return Profile(name, facts, HubEncoder(ranks_path, data, tokens.special), sha256, ranks_path, template_path)
     encoding = tiktoken.Encoding(
-        name=name, pat_str=tokens.pattern, mergeable_ranks=read_ranks(ranks_path, data, facts), special_tokens=special
+        name=name, pat_str=tokens.pattern, mergeable_ranks=read_ranks(ranks_path, data, tokens), special_tokens=special
     )
     return Profile(name, facts, encoding, sha256, ranks_path, template_path)

@@ -1,21 +1,16 @@
 """A turn's ids taken apart (`Parts`) ↔ the texts that stand in them. Both ways, each field by itself.
 
-Belongs here: encoding the fields of an answer into parts, reading parts back, the text of one call in the profile's form. Does not
-belong here: how servers bend texts (`hypotheses.py`, `wire_text.py`), markers and their order (`grammar.py`).
+Belongs here: encoding the fields of an answer into parts, reading parts back. Does not belong here: how servers bend texts
+(`hypotheses.py`, `wire_text.py`), markers and their order (`grammar.py`), how a family writes a call (`calls/`).
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eagle3_assets.targets.grammar import CallParts, Ids, Parts
+from eagle3_assets.targets.grammar import CallParts, Encode, Parts
 from eagle3_assets.targets.tokenizer import Profile
-from eagle3_assets.wire.fields import ToolCall
-
-Encode = Callable[[str], Sequence[int]]
+from eagle3_assets.wire.fields import Fields, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +41,15 @@ def parts_of(
 
 
 def call_parts(profile: Profile, call: ToolCall, encode: Encode) -> CallParts:
-    """One whole call as the model writes it: id and raw arguments, or (form "json") one object of name and raw arguments."""
-    tools = profile.facts.tools
-    if tools.form != "json":
-        return CallParts(tuple(encode(call.id)), tuple(encode(call.arguments)))
-    name = json.dumps(call.name, ensure_ascii=False)
-    body = tools.body_format.format(name=name, arguments=call.arguments)
-    return CallParts((), tuple(encode(body)))
+    """One whole call as the model's family writes it (`targets/calls/`). Raises ExactError for one that it cannot write."""
+    return profile.grammar.calls.call_parts(call, encode)
 
 
 def texts_of(profile: Profile, parts: Parts) -> TurnText:
     """The texts behind `parts`; bytes that are not UTF-8 become U+FFFD. A call that was cut before its arguments is left out.
 
     `texts_of(profile, parts_of(profile, turn)) == turn` where the call's id names its function (form "sections") and its arguments
-    have no whitespace at their ends (form "json").
+    have no whitespace at their ends (bodies).
     """
     calls = (read_call(profile, call) for call in parts.calls if call.arguments is not None)
     return TurnText(profile.decode(parts.reasoning), profile.decode(parts.content), tuple(calls))
@@ -67,21 +57,11 @@ def texts_of(profile: Profile, parts: Parts) -> TurnText:
 
 def read_call(profile: Profile, call: CallParts) -> ToolCall:
     """The call that `call` spells. An id or a body that has not the model's form gives an empty name and the text as it is."""
-    arguments: Ids = call.arguments or ()
-    tools = profile.facts.tools
-    if tools.form != "json":
-        head = profile.decode(call.head)
-        match = profile.tool_id_pattern.match(head)
-        return ToolCall(head, match["name"] if match else "", profile.decode(arguments))
-    body = profile.decode(arguments)
-    match = re.match(tools.body_pattern, body, re.DOTALL)
-    name = _json_string(match["name"]) if match else None
-    return ToolCall("", name, match["arguments"].strip()) if match and name is not None else ToolCall("", "", body)
+    return profile.grammar.calls.read_call(call)
 
 
-def _json_string(text: str) -> str | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None
+def doubt_of(profile: Profile, fields: Fields) -> str | None:
+    """Why the ids behind an answer's texts and calls are a guess however well they fit the bill, or None."""
+    doubts = [profile.doubts(text) for text in (fields.reasoning, fields.content) if text]
+    doubts += [profile.grammar.calls.doubt(call) for call in fields.tool_calls]
+    return next((doubt for doubt in doubts if doubt is not None), None)

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.targets.facts import RanksFacts, TargetFacts
+from eagle3_assets.targets.facts import RanksFacts
 
 HUB_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 
-def read_ranks(path: Path, data: bytes, facts: TargetFacts) -> dict[bytes, int]:
-    """The ranks of `data` (the bytes of `path`) for the profile of `facts`. Raises ExactError, one line."""
+def read_ranks(path: Path, data: bytes, tokens: RanksFacts) -> dict[bytes, int]:
+    """The ranks of `data` (the bytes of `path`) for a profile's `[tokenizer]`. Raises ExactError, one line."""
     if path.name == HUB_FILE:
-        return _hub_ranks(path, data, facts.tokenizer)
-    return _tiktoken_ranks(path, data, facts.tokenizer.n_base)
+        return _hub_ranks(path, data, tokens)
+    return _tiktoken_ranks(path, data, tokens.n_base)
 
 
 def _tiktoken_ranks(path: Path, data: bytes, expected: int) -> dict[bytes, int]:
@@ -71,7 +71,8 @@ def _hub_ranks(path: Path, data: bytes, tokens: RanksFacts) -> dict[bytes, int]:
     for key, value in found.items():
         if value != getattr(tokens, key):
             raise ExactError(f"{path}: its {key} is not the profile's; get the file that belongs to the profile")
-    if order != sorted(order) or len(order) + 256 != len(ids):
+    made = set(order) if not model.get("ignore_merges") else {k for piece, k in ids.items() if len(piece) > 1}
+    if order != sorted(order) or len(made) + 256 != len(ids):
         raise ExactError(f"{path}: its merges do not come in the order of their ids, so ranks say nothing; it cannot be read")
     _require_all_ranks(path, ids, tokens.n_base)
     return ids

@@ -1,8 +1,8 @@
 """`Answer`: what has been read of an answer so far; the chunks of a stream, or the one object of a whole body.
 
-Belongs here: the places where servers put texts, ids, counts and errors (openrouter-contract.md 1.3, 2.1, 4.3; exactness.md 1.2), and
-what is odd about them: a `problem` where the answer cannot be believed, a `note` where the oddity changes nothing. Does not belong here:
-bytes (`chunks.py`), pieces of texts and of calls (`pieces.py`, `calls.py`).
+Belongs here: the places where servers put texts, ids, counts and errors (docs/research/openrouter-contract.md#1.3, #2.1, #4.3;
+docs/research/exactness.md#1.2), and what is odd about them: a `problem` where the answer cannot be believed, a `note` where the
+oddity changes nothing. Does not belong here: bytes (`chunks.py`), pieces of texts and of calls (`pieces.py`, `calls.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.pieces import Text, whole_characters
 from eagle3_assets.wire.values import as_count, as_counts, as_text, usd
 
-# Where servers put reasoning, the one that counts first (contract 4.3 #3); `thinking`: Ollama. PARTS: a part of a list in `content`.
+# Where servers put reasoning, the one that counts first (docs/research/openrouter-contract.md#4.3-3); `thinking`: Ollama. PARTS:
+# a part of a list in `content`.
 PARTS = "content parts"
 REASONING = ("reasoning_details", "reasoning", "reasoning_content", "thinking", PARTS)
 _HIDDEN = ("reasoning.summary", "reasoning.encrypted", "redacted_thinking")
@@ -205,7 +206,8 @@ class Answer:
             self.deltas.append((channel, text, self.chunk))
 
     def details(self, details: Any) -> str | None:
-        """Text of reasoning_details by index; summaries and encrypted reasoning hide what was billed (contract 4.3 #3)."""
+        """Text of reasoning_details by index; summaries and encrypted reasoning hide what was billed
+        (docs/research/openrouter-contract.md#4.3-3)."""
         if not isinstance(details, list):
             return None
         texts: dict[int, str] = {}

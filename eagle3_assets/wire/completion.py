@@ -24,10 +24,10 @@ class NotACompletion(ValueError):
 def parse_completion(body: bytes, content_type: str) -> dict[str, Any]:
     """The body as a dict. A stream is merged; one that ends without a finish reason or an error counts as torn.
 
-    Keep-alive whitespace before the JSON is fine (contract 0.6). Bytes that are not UTF-8 are read as U+FFFD: the answer around
-    them is whole and paid for, so it is kept once and not bought again; the bytes stay as received, and `exact`, which reads
-    them for itself, puts such a row aside. Raises ValueError when the body is not one whole completion, NotACompletion when it
-    is whole and something else.
+    Keep-alive whitespace before the JSON is fine (docs/research/openrouter-contract.md#0.6). Bytes that are not UTF-8 are read as
+    U+FFFD: the answer around them is whole and paid for, so it is kept once and not bought again; the bytes stay as received, and
+    `exact`, which reads them for itself, puts such a row aside. Raises ValueError when the body is not one whole completion,
+    NotACompletion when it is whole and something else.
     """
     if is_stream(body, content_type):
         return _merge_stream(body)
@@ -83,7 +83,8 @@ def completion_tokens(completion: dict[str, Any]) -> int:
 
 
 def reasoning_text(message: dict[str, Any]) -> str | None:
-    """Precedence of contract 4.3 row 3: texts of `reasoning_details`, else `reasoning`, else `reasoning_content`, else `thinking`."""
+    """Precedence of docs/research/openrouter-contract.md#4.3-3: texts of `reasoning_details`, else `reasoning`, else
+    `reasoning_content`, else `thinking`."""
     details = message.get("reasoning_details")
     if isinstance(details, list):
         texts = [d["text"] for d in details if isinstance(d, dict) and isinstance(d.get("text"), str)]

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as returned; `arguments` is the raw string (design rule 7: never parsed and dumped)."""
+    """One call as returned; `arguments` is the raw string (docs/design.md#rule-7: never parsed and dumped)."""
 
     id: str
     name: str

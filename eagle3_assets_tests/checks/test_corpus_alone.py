@@ -1,4 +1,4 @@
-"""Design rule 12, through Dagster: `corpus` launched alone re-applies the gates of what it is made from.
+"""docs/design.md#rule-12, through Dagster: `corpus` launched alone re-applies the gates of what it is made from.
 
 A blocking check blocks only inside its own run; whoever materializes `corpus` by itself must be refused by name all the same.
 """

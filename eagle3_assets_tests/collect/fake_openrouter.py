@@ -1,6 +1,7 @@
 """A scriptable OpenRouter on loopback: `scripts[user text]` is a list of behaviours, one for each request, then `ok`.
 
-Every behaviour is written from the contract (openrouter-contract.md 1.3, 2.1, 2.2, 2.4), not from the code under test.
+Every behaviour is written from the contract (docs/research/openrouter-contract.md#1.3, #2.1, #2.2, #2.4), not from the code under
+test.
 """
 
 from __future__ import annotations

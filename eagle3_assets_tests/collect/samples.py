@@ -24,6 +24,7 @@ QUICK = Pace(
     provider_pause=0.02,
     key_trust=0.005,
     outage_most=0.5,
+    row_wait_most=5.0,
 )
 
 
@@ -100,7 +101,7 @@ def an_answer(number: int = 0, body: bytes = b'{"choices":[]}', **more: Any) -> 
 
 
 def an_endpoint(provider: str = "Chutes", tag: str = "chutes/int4", **more: Any) -> dict[str, Any]:
-    """As the endpoints route lists it (contract 1.7)."""
+    """As the endpoints route lists it (docs/research/openrouter-contract.md#1.7)."""
     return {
         "name": f"{provider} | {MODEL}",
         "provider_name": provider,

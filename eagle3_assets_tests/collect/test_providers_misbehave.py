@@ -1,5 +1,6 @@
 """Claims about a campaign among bad providers: an error that names a provider is about that provider, and `/key` has the last word on
-the key. The bodies are those of public reports (real-campaign.md (a) 5: ai-sdk-provider#24, OmniRoute#3044, Roo-Code#6459)."""
+the key. The bodies are those of public reports (docs/research/real-campaign.md#5: ai-sdk-provider#24, OmniRoute#3044,
+Roo-Code#6459)."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ TWO = a_snapshot(an_endpoint(), an_endpoint("Novita", "novita/int4"))
 def test_a_row_that_one_provider_refuses_is_answered_by_another(tmp_path: Path, fault: str) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.snapshot, server.scripts = TWO, {"q0": [f"{fault}@Novita"]}
+        server.key_says = [(401, b'{"error":{"code":401}}', "application/json")] * 99  # who doubted the key would stop
         (result,) = await d.collect(server, d.job(prompts(3)))
         assert result.finished == 3 and result.complete and server.asked["q0"] == 2
         again = [r for r in server.requests if r["messages"][-1]["content"] == "q0"][1]
         assert again["provider"]["only"] == ["chutes/int4"]
         assert all(a.outcome == "finished" for a in d.answers()), "a refusal that cost nothing leaves no record"
-        assert d.totals.spent_usd == pytest.approx(server.spent) and server.looks["key"] <= 1, "the key is not doubted"
+        assert d.totals.spent_usd == pytest.approx(server.spent)
 
     run(tmp_path, story)
 

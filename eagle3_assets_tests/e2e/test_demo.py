@@ -161,7 +161,7 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
             out = model(input_ids=torch.tensor(pack.input_ids.astype(np.int64))[None], output_hidden_states=True, use_cache=False)
         expected = torch.stack([*(out.hidden_states[k][0] for k in campaign.layers), seen.pop()[0]], dim=1)
         found = row.hidden_states.to(torch.float32)
-        # several rows ran in one pass here and one there: sums in another order (hidden-states.md, section 2: 5e-3 in bf16)
+        # several rows ran in one pass here and one there: sums in another order (docs/research/hidden-states.md#2: 5e-3 in bf16)
         assert ((found - expected).norm(dim=(0, 2)) <= 5e-3 * expected.norm(dim=(0, 2))).all()
         behind_the_norm = out.hidden_states[-1][0]
         assert (found[:, 3] - behind_the_norm).norm() > 0.1 * behind_the_norm.norm()

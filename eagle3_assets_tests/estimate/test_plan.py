@@ -15,7 +15,7 @@ from eagle3_assets.store import Store
 
 def test_states_of_the_seeds_corpus_are_7_94_terabytes() -> None:
     full = planning.state_bytes(138_400_000, 7168)
-    assert full == 138_400_000 * 57_344  # 57,344 bytes a token (hidden-states.md section 5)
+    assert full == 138_400_000 * 57_344  # 57,344 bytes a token (docs/research/hidden-states.md#5)
     assert round(full / 1e12, 2) == 7.94 and round(full / 2**40, 2) == 7.22
     assert round(planning.state_bytes(138_400_000, 7168, layers=3) / 1e12, 2) == 5.95
 

@@ -1,6 +1,6 @@
 """One claim: the automaton accepts exactly the turns of the grammar, whole and cut, for every profile.
 
-The oracle is a regular expression per profile over letters, written here from the research notes (tokenizers.md section 4) and Qwen3's
+The oracle is a regular expression per profile over letters, written here from docs/research/tokenizers.md#4 and Qwen3's
 template. It shares nothing with `assemble` or with the hypotheses: turns are drawn from the expression, not from our own parts.
 """
 

@@ -1,5 +1,5 @@
 """Claims about the recorded streams of real servers: deltas are whole ids, and where arguments left the encoder's path they say so
-(recorded-traffic.md, cause 4)."""
+(docs/research/recorded-traffic.md#3-4)."""
 
 from __future__ import annotations
 

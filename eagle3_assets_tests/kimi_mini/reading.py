@@ -1,4 +1,4 @@
-"""Reads a completion back by the grammar of research note tokenizers 4, written apart from the code that made it.
+"""Reads a completion back by the grammar of docs/research/tokenizers.md#4, written apart from the code that made it.
 
 A finite automaton over token names; ids outside it are refused with AssertionError. Only for tests.
 """

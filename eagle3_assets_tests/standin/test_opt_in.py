@@ -1,4 +1,5 @@
-"""What a request may opt in to (openrouter-contract 1): routing metadata and the response cache, asked for by the official package."""
+"""What a request may opt in to (docs/research/openrouter-contract.md#1): routing metadata and the response cache, asked for by
+the official package."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_its_own_retry_waits_as_long_as_a_429_says(make_standin: MakeStandin, mo
 def test_it_does_not_retry_what_it_need_not_wait_for(
     fault: str, asked: int, make_standin: MakeStandin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause of a year is not taken, a 402 is not retried by this kind of client (openrouter-contract 2.4)."""
+    """A pause of a year is not taken, a 402 is not retried by this kind of client (docs/research/openrouter-contract.md#2.4)."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     standin = make_standin(with_faults(rates={fault: 1.0}))
     with served(standin) as origin, client(origin, retries=2) as api, pytest.raises(openai.APIStatusError):

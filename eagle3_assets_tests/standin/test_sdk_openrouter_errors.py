@@ -61,7 +61,8 @@ def test_every_refusal_is_the_typed_error_of_its_code(fault: str, stream: bool, 
 
 
 def test_the_example_of_an_availability_error_is_no_error_of_the_package(make_standin: MakeStandin) -> None:
-    """The documentation's example has no `code`, the package requires one (openrouter-contract 2.1, form 2): both are served."""
+    """The documentation's example has no `code`, the package requires one (docs/research/openrouter-contract.md#2.1, form 2):
+    both are served."""
     with served(make_standin(with_faults(rates={"429_availability": 1.0}))) as origin, client(origin) as api:
         with pytest.raises(errors.ResponseValidationError) as caught:
             api.chat.send(model=SLUG, messages=HI)

@@ -105,7 +105,7 @@ def test_a_lone_surrogate_is_refused_and_never_becomes_a_replacement_character(m
     ids=["digits", "spaces", "hashes", "short"],
 )
 def test_prompts_are_cut_by_kimis_chunk_rule(k25: Profile, text: str, extra: int) -> None:
-    """tokenizers.md section 2: 60,000 digits +2 tokens, 30,000 spaces +2, 30,000 # +1."""
+    """docs/research/tokenizers.md#2: 60,000 digits +2 tokens, 30,000 spaces +2, 30,000 # +1."""
     assert len(k25.encode_prompt(text)) == len(k25.encoding.encode(text, allowed_special="all")) + extra
 
 

@@ -4,8 +4,8 @@ Belongs here: the ledger's table of look-ups, their times. Does not belong here:
 (`ledger.py`).
 
 An answer whose price is not known stays in the ledger as ambiguous money. /generation writes its record some seconds after the
-answer (contract 1.6), after a fault perhaps much later or never: so it is asked again with growing pauses, by later runs too, and
-after `MOST_TRIES` the money is *unknown spend*: it counts for ever, and nobody asks any more.
+answer (docs/research/openrouter-contract.md#1.6), after a fault perhaps much later or never: so it is asked again with growing
+pauses, by later runs too, and after `MOST_TRIES` the money is *unknown spend*: it counts for ever, and nobody asks any more.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Belongs here: asking /key (and /credits where the key may), the ledger's table of what was seen, money of others.
 Does not belong here: single bills (`bills.py`), limits (`ledger.py`).
 
-A remote figure lags by a minute or more and may jump back (contract 1.4): so only its highest value counts, as growth since this
-campaign first met that key. Where the server says more than our spent + held money (and a tolerance: refunds come late), somebody
-else spent on the key: *foreign*. Where we say more, the server lags. Our spending is bounded by reservations alone (contract 2.6).
+A remote figure lags by a minute or more and may jump back (docs/research/openrouter-contract.md#1.4): so only its highest value
+counts, as growth since this campaign first met that key. Where the server says more than our spent + held money (and a tolerance:
+refunds come late), somebody else spent on the key: *foreign*. Where we say more, the server lags. Our spending is bounded by
+reservations alone (docs/research/openrouter-contract.md#2.6).
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ Does not belong here: sending (`pilot.py`), what the findings mean for token ids
 
 A probe's record is told from a real prompt's by its shard, "probe:" and the probe's name. Four things are looked for:
 - a space before the first word: most words cost the same number of tokens with and without one, and a bill decides nothing. Words
-  are asked for that do not, in the target's own vocabulary (openrouter-contract.md, section 6; exactness.md 2b), plain and beside
-  declared tools, which go through another parser;
-- streams: does a delta come for each token (contract 0.7);
-- log-probabilities, where the endpoint lists them (contract 0.8);
-- history: which of the three fields for replayed reasoning reaches the model (prompt-side.md). The same tool conversation goes
-  out once with each and once without reasoning: the billed prompt tells.
+  are asked for that do not, in the target's own vocabulary (docs/research/openrouter-contract.md#6;
+  docs/research/exactness.md#2b), plain and beside declared tools, which go through another parser;
+- streams: does a delta come for each token (docs/research/openrouter-contract.md#0.7);
+- log-probabilities, where the endpoint lists them (docs/research/openrouter-contract.md#0.8);
+- history: which of the three fields for replayed reasoning reaches the model (docs/research/prompt-side.md#history). The same
+  tool conversation goes out once with each and once without reasoning: the billed prompt tells.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ WORDS = 6
 # Of the words, the first so many are asked again in another form.
 WITH_TOOLS, STREAMED, WITH_LOGPROBS = 2, 2, 1
 # A stream is token by token when its deltas make up this part of the billed tokens that have text of their own: all but the end
-# of turn and `</think>`. A character of several tokens comes as one delta (contract 0.7: 5 of 6 channels equal, one merged two).
+# of turn and `</think>`. A character of several tokens comes as one delta (docs/research/openrouter-contract.md#0.7: 5 of 6
+# channels equal, one merged two).
 TOKEN_BY_TOKEN, MARKERS = 0.9, 2
 
 # (first word of the answer, question). Words are taken in this order, those that decide something in the target's vocabulary.
@@ -70,7 +71,7 @@ _TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-# Compact arguments: a server that writes them again spaced shows it (prompt-side.md, fourth row).
+# Compact arguments: a server that writes them again spaced shows it (docs/research/prompt-side.md#4).
 _CALL = {"id": "functions.get_weather:0", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'}}
 _CONVERSATION: tuple[dict[str, Any], ...] = (
     {"role": "user", "content": "What is the weather in Oslo?"},

@@ -382,6 +382,13 @@ class _Run:
         if choice.routing is not None:
             item.probes, item.is_reduced = choice.probes, choice.is_reduced
             return choice.routing
+        if not choice.is_for_all:  # those who are asked refused this row; it waits for the others, the other rows go on
+            item.waits_since = item.waits_since or now
+            if now - item.waits_since > self.pace.row_wait_most:
+                self.put_aside(item, "providers_left_out")
+            else:
+                self.come_back_in(choice.wait_s, lane, item)
+            return None
         self.nobody_since = self.nobody_since or now
         lane.push(item)
         if now - self.nobody_since > self.pace.outage_most:
@@ -546,6 +553,10 @@ class _Run:
         if asked is not None:  # no sooner; a server that asks for 0 s, or for a date that has passed, gets the usual pause
             delay = max(delay, asked)
 
+        item.work.remember(item.prompt, finding.reason)
+        self.come_back_in(delay, lane, item)
+
+    def come_back_in(self, delay: float, lane: Lane, item: Item) -> None:
         def back() -> None:
             self.timers.discard(timer)
             if lane.given_up is not None:
@@ -554,7 +565,6 @@ class _Run:
                 lane.push(item)
             self.wake.set()
 
-        item.work.remember(item.prompt, finding.reason)
         timer = asyncio.get_running_loop().call_later(delay, back)
         self.timers.add(timer)
 

@@ -18,11 +18,12 @@ GROWTH_STEPS = 20  # from almost nothing back to the full limit in this many rou
 # requests (exponentially weighted), and of no fewer than are in flight, because a refusal comes minutes before the answers to what was
 # sent beside it (seen with a fixed window: 2,000 in flight fell to 1,445 in the opening, and took half the run to come back).
 PATIENCE, WINDOW = 0.05, 64
-# A prepaid account lets the estimates of running requests fill a fixed part of its balance (contract 2.4). That ceiling does not
-# move like a rate limit: stay close below it, and try a little more only now and then; but what is tried doubles with every round
-# without a refusal, because one that came by chance, while little was held, must not bound the whole run (measured: 19 % of the slots
-# busy after a single one). One refusal far from a known ceiling is weather, too; at a ceiling every request is refused, so a burst
-# of them is soon above PATIENCE, and the first of the burst says where it is.
+# A prepaid account lets the estimates of running requests fill a fixed part of its balance
+# (docs/research/openrouter-contract.md#2.4). That ceiling does not move like a rate limit: stay close below it, and try a little
+# more only now and then; but what is tried doubles with every round without a refusal, because one that came by chance, while
+# little was held, must not bound the whole run (measured: 19 % of the slots busy after a single one). One refusal far from a
+# known ceiling is weather, too; at a ceiling every request is refused, so a burst of them is soon above PATIENCE, and the first
+# of the burst says where it is.
 BELOW_CEILING, NEAR_CEILING = 0.95, 0.9
 MONEY_GROWTH = 0.02  # in the first round of answers after a refusal
 CLOCK_S = 0.01  # a timer may fire so much early

@@ -33,6 +33,7 @@ class Item:
     refusals: int = 0
     hold_usd: float = 0.0  # the bound of its last request
     held_before_usd: float = 0.0  # what was in flight when it was sent
+    waits_since: float | None = None  # for providers that are left out (monotonic): the others refused this row
     refused_by: set[str] = field(default_factory=set)  # providers (folded names) that take no such row
     avoids: set[str] = field(default_factory=set)  # providers that failed its last request
     probes: str | None = None  # the provider that its request tries alone

@@ -3,8 +3,8 @@
 Belongs here: `TABLE` (outcome, retry class, money, what to do), the mapping of HTTP statuses and error types to its rows.
 Does not belong here: acting on it (`collector.py`).
 
-Source of every row: openrouter-contract.md 2.1 (body shapes), 2.2 (codes), 2.4 (the four kinds of 402), 2.5 (billing), 4.3
-(15-17).
+Source of every row: docs/research/openrouter-contract.md#2.1 (body shapes), #2.2 (codes), #2.4 (the four kinds of 402), #2.5
+(billing), #4.3 (15-17).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ TABLE: dict[str, Handling] = {
     "connect_failed": Handling("failed", "transient", "free", "retry"),
     "reset": Handling("ambiguous", "transient", "unknown", "retry"),
     "timeout": Handling("ambiguous", "transient", "unknown", "retry"),
-    "silent": Handling("ambiguous", "transient", "unknown", "retry"),  # keep-alives only (contract 0.6): nobody answers any more
+    # keep-alives only (docs/research/openrouter-contract.md#0.6): nobody answers any more
+    "silent": Handling("ambiguous", "transient", "unknown", "retry"),
     "broken_response": Handling("ambiguous", "transient", "unknown", "retry"),
     "truncated": Handling("ambiguous", "transient", "unknown", "retry"),  # also JSON or SSE that ends early, or an empty body
     "cancelled": Handling("ambiguous", "transient", "unknown", "retry"),  # a dropped non-streamed request is billed in full (2.5)
@@ -84,7 +85,7 @@ TABLE: dict[str, Handling] = {
     "rate_limited": Handling("failed", "transient", "free", "slow"),
     "server_error": Handling("failed", "transient", "free", "retry"),
     "provider_down": Handling("failed", "transient", "free", "retry"),
-    # The provider's own account, key or parser, not ours (design rule 15): others may still answer.
+    # The provider's own account, key or parser, not ours (docs/design.md#rule-15): others may still answer.
     "provider_refused": Handling("failed", "transient", "free", "elsewhere"),
     "row_refused": Handling("failed", "transient", "free", "elsewhere"),  # what would be permanent if no other provider were left
     "overloaded": Handling("failed", "transient", "free", "slow"),

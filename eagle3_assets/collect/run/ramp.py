@@ -3,7 +3,7 @@
 Belongs here: the pace of the first rise. Does not belong here: how many may be in flight (`admission.py`).
 
 A burst of 2,000 handshakes keeps the loop from everything else for its whole length: the first answers wait behind it
-(perf-baselines.md 2b and 2d: it is the p99 of a run, and with TLS seconds of it).
+(docs/research/perf-baselines.md#2b and #2d: it is the p99 of a run, and with TLS seconds of it).
 """
 
 from __future__ import annotations

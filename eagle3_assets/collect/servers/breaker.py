@@ -3,9 +3,10 @@
 Belongs here: the state machine of one circuit as plain functions, the choice among providers for one request, the record of what changed.
 Does not belong here: what an error means (`run/outcomes.py`), sending, waiting (`run/collector.py`).
 
-An error that names a provider is about that provider (design rule 15): OpenRouter passes on what a provider's own account, key or
-parser said, with its status (OpenRouterTeam/ai-sdk-provider#24: a 401 of the provider's key; OmniRoute#3044: a 400 of one provider
-that others take). A circuit is closed (asked), open (left out), half open (one request tries it, pinned to it).
+An error that names a provider is about that provider (docs/design.md#rule-15): OpenRouter passes on what a provider's own
+account, key or parser said, with its status (OpenRouterTeam/ai-sdk-provider#24: a 401 of the provider's key; OmniRoute#3044: a
+400 of one provider that others take). A circuit is closed (asked), open (left out), half open (one request tries it, pinned to
+it).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Kind = Literal["refused", "row", "down"]
 # Failures in a row, without an answer between, that open a circuit. An account that refuses does so every time: three are enough, and
 # not one, because single ones are weather. Rows may be at fault themselves, and a server that is down is left by OpenRouter, too.
 OPENS_AFTER: dict[Kind, int] = {"refused": 3, "row": 8, "down": 8}
+PROBE_WAIT_S = 0.5  # while a probe is under way, nobody knows how long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0  # doubled with every probe that fails
 
 
@@ -87,12 +89,14 @@ def is_due(circuit: Circuit, now_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How one request goes out. `routing` None: nobody may be asked for `wait_s`. `probes`: the provider that this request tries."""
+    """How one request goes out. `routing` None: nobody may be asked for `wait_s`, with this row or (`is_for_all`) with any. `probes`: the
+    provider that this request tries."""
 
     routing: Routing | None
     wait_s: float = 0.0
     probes: str | None = None
     is_reduced: bool = False
+    is_for_all: bool = False
 
 
 def choose(
@@ -118,7 +122,9 @@ def choose(
     if preferred:
         return Choice(_among(routing, preferred), is_reduced=len(preferred) < len(routing.eligible))
     waits = [circuit.probe_at_s - now_s for circuit in named.values() if circuit.state == "open"]
-    return Choice(None, wait_s=max(0.0, min(waits)) if waits else FIRST_PAUSE_S)
+    everybody = (circuits.get(folded(e.provider_name), Circuit()) for e in routing.eligible)
+    is_for_all = all(circuit.state != "closed" for circuit in everybody)
+    return Choice(None, wait_s=max(0.0, min(waits)) if waits else PROBE_WAIT_S, is_for_all=is_for_all)
 
 
 def folded(name: str) -> str:
@@ -162,8 +168,9 @@ class Breaker:
             self._set(name, after_answer(circuit, is_probe=probes == name), "it answers again")
 
     def told_nothing(self, probes: str, *, now_s: float) -> None:
-        circuit = self._circuits[probes]
-        self._set(probes, after_silence(circuit, now_s=now_s, first_s=self._first_s), circuit.why)
+        """The request that tried `probes` is over; nothing changes where its outcome was heard already."""
+        if (circuit := self._circuits.get(probes)) is not None:
+            self._set(probes, after_silence(circuit, now_s=now_s, first_s=self._first_s), circuit.why)
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Belongs here: `Endpoint`, the reading of a listed one, prices, twins. Does not belong here: which endpoints we take
 (`routing.py`).
 
-Facts: openrouter-contract.md 1.7 (fields; price strings in USD per token; `overrides`).
+Facts: docs/research/openrouter-contract.md#1.7 (fields; price strings in USD per token; `overrides`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Belongs here: their request, their URLs, choosing the least loaded one. Does not belong here: starting such servers, reading ids
 (`exact`).
 
-Facts: openrouter-contract.md 3.4. vLLM >= 0.10.2: `return_token_ids` gives `choices[i].token_ids` and top-level
+Facts: docs/research/openrouter-contract.md#3.4. vLLM >= 0.10.2: `return_token_ids` gives `choices[i].token_ids` and top-level
 `prompt_token_ids`. SGLang (release 0.5.23): the same parameter, non-streaming only, gives `choices[i].response_token_ids` and
 `choices[i].prompt_token_ids`.
 """

@@ -50,8 +50,8 @@ class Exchange:
 
 
 def new_session() -> aiohttp.ClientSession:
-    """The one session of a run: no connection limit (perf-baselines.md 2c: a default connector silently stops at 100), no
-    cookies, nothing from the environment (a proxy or a .netrc must not see the key).
+    """The one session of a run: no connection limit (docs/research/perf-baselines.md#2c: a default connector silently stops at
+    100), no cookies, nothing from the environment (a proxy or a .netrc must not see the key).
     """
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)

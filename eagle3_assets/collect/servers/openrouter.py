@@ -34,7 +34,8 @@ USER_AGENT = f"eagle3-assets/{importlib.metadata.version('eagle3-assets')}"
 SERVER_TOKENS = 256
 LOOK_UP_BYTES = 1 << 20  # far more than a look-up has to say
 HIDDEN = b"[key hidden]"
-# Message fields that are sent. `name` is left out: it would be rendered as a prefix of the content (contract 1.1).
+# Message fields that are sent. `name` is left out: it would be rendered as a prefix of the content
+# (docs/research/openrouter-contract.md#1.1).
 _MESSAGE_FIELDS = ("role", "content", "reasoning", "reasoning_details", "tool_calls", "tool_call_id")
 _REPLAYED: dict[Replay, tuple[str, ...]] = {
     "both": ("reasoning", "reasoning_details"),
@@ -141,9 +142,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def request_headers(key: ApiKey, campaign: Campaign) -> dict[str, str]:
-    """Headers of a completion request. Cached answers would be duplicates with an empty bill: the cache is off (contract 4.3,
-    14). Who asks is said as OpenRouter wants it (its page "App Attribution": `HTTP-Referer`, `X-OpenRouter-Title`), and a client
-    without a name is what edge servers turn away first.
+    """Headers of a completion request. Cached answers would be duplicates with an empty bill: the cache is off
+    (docs/research/openrouter-contract.md#4.3, 14). Who asks is said as OpenRouter wants it (its page "App Attribution":
+    `HTTP-Referer`, `X-OpenRouter-Title`), and a client without a name is what edge servers turn away first.
     """
     headers = {
         "Authorization": f"Bearer {key.reveal()}",
@@ -160,7 +161,7 @@ def request_headers(key: ApiKey, campaign: Campaign) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------- requests
 def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing: Routing) -> dict[str, Any]:
     """The JSON that is sent for one prompt. Sampling and max_tokens are always explicit; `models` (silent fallback to another
-    model) is never sent; editing of prompts by the gateway is switched off (contract 1.1).
+    model) is never sent; editing of prompts by the gateway is switched off (docs/research/openrouter-contract.md#1.1).
     """
     sampling = campaign.sampling_of(dataset)
     request: dict[str, Any] = {
@@ -183,7 +184,8 @@ def build_request(campaign: Campaign, dataset: Dataset, prompt: Prompt, routing:
 
 
 def replay_message(message: dict[str, Any], how: Replay = "both") -> dict[str, Any]:
-    """A message of the history as OpenRouter takes it: reasoning goes back in the fields that `how` names (contract 3.3)."""
+    """A message of the history as OpenRouter takes it: reasoning goes back in the fields that `how` names
+    (docs/research/openrouter-contract.md#3.3)."""
     out = {name: message[name] for name in _MESSAGE_FIELDS if name in message}
     reasoning = message.get("reasoning_content")
     if message.get("role") == "assistant" and isinstance(reasoning, str):
@@ -221,7 +223,8 @@ def most_it_could_cost(request: dict[str, Any]) -> float:
 
 # ---------------------------------------------------------------------------------------------------- look-ups
 async def check_key(session: aiohttp.ClientSession, base_url: str, key: ApiKey, *, timeout_s: float = 30.0) -> dict[str, Any]:
-    """GET /key: limit, usage, limit_remaining … of the key (contract 1.5). Raises WireError when it is refused or unreachable."""
+    """GET /key: limit, usage, limit_remaining … of the key (docs/research/openrouter-contract.md#1.5). Raises WireError when it
+    is refused or unreachable."""
     guard_url(base_url, what=URL_VARIABLE)
     word = await ask_key(session, base_url, key, timeout_s=timeout_s)
     if word.kind == "refused":
@@ -265,7 +268,7 @@ class KeyFacts:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> KeyFacts:
-        """From the `data` of /key (contract 1.5)."""
+        """From the `data` of /key (docs/research/openrouter-contract.md#1.5)."""
         lefts = [_usd(data.get("limit_remaining")), _usd(as_dict(data.get("effective_budget")).get("remaining_usd"))]
         known = [left for left in lefts if left is not None]
         return cls(_usd(data.get("limit")), min(known) if known else None, _usd(data.get("usage")))
@@ -284,7 +287,7 @@ async def look_at_usage(
     session: aiohttp.ClientSession, base_url: str, key: ApiKey, route: str, *, timeout_s: float = 30.0
 ) -> tuple[int, float | None]:
     """(HTTP status, USD used in all) as `/key` (this key) or `/credits` (the account; a management key may be needed) says
-    (contract 1.4, 1.5). None when it does not say so; status 0 when nobody answers.
+    (docs/research/openrouter-contract.md#1.4, #1.5). None when it does not say so; status 0 when nobody answers.
     """
     status, value = await _get(session, f"{base_url}/{route}", key, timeout_s)
     usage = as_dict(value.get("data")).get({"key": "usage", "credits": "total_usage"}[route]) if status == 200 else None
@@ -294,7 +297,8 @@ async def look_at_usage(
 async def look_up_cost(
     session: aiohttp.ClientSession, base_url: str, key: ApiKey, generation_id: str, *, timeout_s: float = 30.0
 ) -> float | None:
-    """`total_cost` in USD that /generation reports for a lost answer, or None while it is not known (contract 1.6)."""
+    """`total_cost` in USD that /generation reports for a lost answer, or None while it is not known
+    (docs/research/openrouter-contract.md#1.6)."""
     status, value = await _get(session, f"{base_url}/generation", key, timeout_s, params={"id": generation_id})
     cost = as_dict(value.get("data")).get("total_cost") if status == 200 else None
     return float(cost) if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 1e6 else None

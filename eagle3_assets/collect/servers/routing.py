@@ -5,8 +5,8 @@ endpoint, names of providers and models compared.
 Does not belong here: reading one listed endpoint (`endpoint.py`), sending prompts, learning how a provider bends text (`exact`),
 writing `endpoints.json` (the asset).
 
-Facts: openrouter-contract.md 1.2 (provider preferences), 1.7 (endpoint fields, price strings in USD per token), 3.2
-(quantisation).
+Facts: docs/research/openrouter-contract.md#1.2 (provider preferences), #1.7 (endpoint fields, price strings in USD per token),
+#3.2 (quantisation).
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from eagle3_assets.wire.completion import as_dict
 PER_MILLION = 10**6
 LISTING_BYTES = 16 << 20
 NOBODY_ASKED: dict[str, Any] = {"data": {"endpoints": []}}  # the listing of a campaign that rents no answer
-# What a quantization of the allow-list also covers (contract 1.2).
+# What a quantization of the allow-list also covers (docs/research/openrouter-contract.md#1.2).
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
-# Sent with every request; with require_parameters an endpoint that lists parameters must list these (contract 1.1, 1.7).
-# Each row: any one of these names will do.
+# Sent with every request; with require_parameters an endpoint that lists parameters must list these
+# (docs/research/openrouter-contract.md#1.1, #1.7). Each row: any one of these names will do.
 _ALWAYS_SENT = (("temperature",), ("top_p",), ("max_tokens", "max_completion_tokens"))
 _REASONING_SENT = ("reasoning", "include_reasoning", "reasoning_effort")
 # A variant of the slug (which endpoints are asked, and how); the answer mostly comes back without it (hermes-agent#94103, opencode#48016).
 _VARIANT = re.compile(r":(nitro|floor|exacto|online|free)$")
-# A dated release of the same model: moonshotai/kimi-k2.5 comes back as moonshotai/kimi-k2.5-0127 (contract 1.3).
+# A dated release of the same model: moonshotai/kimi-k2.5 comes back as moonshotai/kimi-k2.5-0127
+# (docs/research/openrouter-contract.md#1.3).
 _DATE_SUFFIX = re.compile(r"-(\d{4}|\d{6}|\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
-# How the reasoning of an assistant message in the history goes back (prompt-side.md, last paragraph).
+# How the reasoning of an assistant message in the history goes back (docs/research/prompt-side.md#history).
 Replay = Literal["both", "reasoning", "reasoning_content", "reasoning_details", "none"]
 
 

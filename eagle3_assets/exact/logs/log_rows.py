@@ -1,4 +1,4 @@
-"""One record of a log → one result line (design section 4): never raises for what stands in the record.
+"""One record of a log → one result line (docs/design.md#reconstruct): never raises for what stands in the record.
 
 Belongs here: reading a record, choosing its profile and its provider's habits, rebuilding, the shape of the result. Does not belong here:
 shapes of logs (`logs/`), learning from them (`log_learning.py`), files and processes (`cli/reconstruct.py`).

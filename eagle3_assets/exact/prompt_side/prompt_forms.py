@@ -29,7 +29,8 @@ SystemStyle = Literal["own", "none", "old"]
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """How a server turned a request into its prompt; each field is a finding of prompt-side.md or of recorded-traffic.md.
+    """How a server turned a request into its prompt; each field is a finding of docs/research/prompt-side.md#rows or of
+    docs/research/recorded-traffic.md#3.
 
     `tool_style`, `strict` (the `strict` key of a tool: left out, as sent, or added as false), `tool_keys`, `wrapped` (False: an engine
     passes the `function` objects only, SGLang), `escaped` (Go writes `<`, `>` and `&` as \\u003c …): the declaration of tools. "typed"
@@ -134,7 +135,8 @@ def factor_of(word: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------- priors
 # Shares of requests in which a provider that nothing is known of uses a value; only their ratios matter. "rows" are recorded ones of
-# recorded-traffic.md (Kimi K2-0905: 686 of 12 providers; K2.5 and later: 103) counted by the form that explains most of a provider's month.
+# docs/research/recorded-traffic.md#2 (Kimi K2-0905: 686 of 12 providers; K2.5 and later: 103) counted by the form that explains
+# most of a provider's month.
 PRIORS: dict[str, dict[str, float]] = {
     "style": {
         "own": 8.0,  # what the model's own template does: 11 of 11 OpenRouter rows of K2.5
@@ -150,7 +152,8 @@ PRIORS: dict[str, dict[str, float]] = {
     "strict": {"False": 1.0, "True": 0.7, "added": 0.2},  # dropped by OpenRouter; as sent: SGLang; added: Azure (pydantic)
     "tool_keys": {"as_sent": 1.0, "typed": 0.8, "sorted": 0.4},  # typed: vLLM's and SGLang's models; sorted: Azure, Go maps
     "escaped": {"False": 1.0, "True": 0.15},  # Moonshot and Novita 2025-10 (95 of 95 rows): encoding/json of Go
-    "reasoning": {"kept": 1.0, "dropped": 0.8, "all": 0.03},  # dropped: OpenRouter K2.5 (prompt-side.md); all: K2.6 on request
+    # dropped: OpenRouter K2.5 (docs/research/prompt-side.md#rows); all: K2.6 on request
+    "reasoning": {"kept": 1.0, "dropped": 0.8, "all": 0.03},
     "arguments": {"as_sent": 1.0, "spaced": 0.8, "compact": 0.1},  # spaced: SGLang and vLLM parse; compact: seen in no provider
     "ids": {
         "as_sent": 1.0,

@@ -1,4 +1,4 @@
-"""The forms of one request, and its turns in them: the finite space of prompts (prompt-side.md).
+"""The forms of one request, and its turns in them: the finite space of prompts (docs/research/prompt-side.md#rows).
 
 Belongs here: which forms can matter in a conversation, and the table of all prompts that they lead to. Does not belong here: rendering
 itself (`render.py`), the forms (`prompt_forms.py`), asking for prompts (`hypotheses.py`).

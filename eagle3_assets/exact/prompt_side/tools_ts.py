@@ -1,6 +1,6 @@
 """Kimi K2.5's tool declaration: JSON schemas as TypeScript text.
 
-Belongs here: our own writing of the format (facts: tokenizers.md section 5; behaviour learned from the public encoder that
+Belongs here: our own writing of the format (facts: docs/research/tokenizers.md#5; behaviour learned from the public encoder that
 ships with the model, its golden output, and real bills). Does not belong here: where the text goes in a prompt (`render.py`).
 
 The format: `# Tools`, a `functions` namespace, one `type NAME = (_: {…}) => any;` a function. Required keys come first, each

@@ -54,7 +54,10 @@ def natural_order(windows: Sequence[Sequence[Observation]]) -> dict[str, float]:
 def _refined(natural: Mapping[str, float], told: Sequence[Counts]) -> dict[str, float]:
     """The shares as the calls of those that do not sort have them, between the steps of the grid."""
     out = {}
-    stay = [1.0 / (1.0 + math.exp(min(nats_of_sorting(counts, natural) + math.log(SORTERS / (1 - SORTERS)), 500.0))) for counts in told]
+    stay = [
+        1.0 / (1.0 + math.exp(min(nats_of_sorting(counts, natural) + math.log(SORTERS / (1 - SORTERS)), 500.0)))
+        for counts in told
+    ]
     for name in CLASSES:
         a, b = PRIOR[name]
         k = sum(share * counts[name][0] for share, counts in zip(stay, told, strict=True))

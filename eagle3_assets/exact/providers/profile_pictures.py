@@ -15,7 +15,7 @@ from typing import Any
 from eagle3_assets.exact.search.edges import EDGES, MECHANISMS
 
 MOST_PROVIDERS = 20  # drawn; the table has all
-MAX_BYTES = 24_000  # with the table and in base64 below the 50 kB that one Dagster event should hold (dagster.md section 2)
+MAX_BYTES = 24_000  # with the table and in base64 below the 50 kB that one Dagster event should hold (docs/research/dagster.md#2)
 _COLOURS = ("#e8e8e8", "#f2a541", "#c8553d", "#588b8b")  # of MECHANISMS
 _STANDING = {"decided": "#588b8b", "not decided": "#f2a541", "cannot be exact": "#c8553d"}
 

@@ -28,7 +28,8 @@ from eagle3_assets.exact.providers import learning
 from eagle3_assets.exact.search.observations import Observation
 
 DECIDING_ROWS, WINS, EXPLAINS, CONSTANT = 8, 0.95, 0.80, 0.95
-# Fewer bills than this fit: the prompts are of no form that we know (13 % meet one by chance, recorded-traffic.md cause 11)
+# Fewer bills than this fit: the prompts are of no form that we know (13 % meet one by chance,
+# docs/research/recorded-traffic.md#3-11)
 HOPELESS = 0.25
 STUB = 3
 PRIOR_ROWS = 1.0  # the weight of a prior, in rows

@@ -116,7 +116,8 @@ def _mechanisms(
     if seam:
         tried = [replace(m, seam=seam) if m.model else m for m in tried] + [Mechanism("seam", seam=seam)]
     shown = [(run, joins_at(row, edge)) for row in rows if (run := run_of(row, edge)) is not None]
-    # two spaces in front, or one behind, in most answers: one was joined on (contract 4.3 #1); no model ends its texts in a space
+    # two spaces in front, or one behind, in most answers: one was joined on (docs/research/openrouter-contract.md#4.3-1); no
+    # model ends its texts in a space
     marked = [run for run, joins in shown if joins]
     joined = sum(run.startswith("  ") if lead else run.endswith(" ") for run in marked)
     if one_provider and joined >= max(DECIDING_ROWS, len(marked) / 2):

@@ -18,8 +18,8 @@ Schema (version 5):
     the answers chose), decided, why,
       cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
       {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
-      null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys: share of
-      such rows that is changed on the way}, tool_ids, aligned (share of streams whose deltas are whole ids, absent
+      null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys|listed: share of
+      such rows that is changed on the way}, damage_parts [{fact, weight, share}] (`damage.py`), tool_ids, aligned (share of streams whose deltas are whole ids, absent
       where none shows it), strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
@@ -31,17 +31,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eagle3_assets.exact.providers import key_sorting, learning, prompt_learning, reading_space
+from eagle3_assets.exact.providers import damage, key_sorting, learning, prompt_learning, reading_space
 from eagle3_assets.exact.providers.learning import Decision, Verdict, turn_of
-from eagle3_assets.exact.search.deviations import (
-    KINDS,
-    PRIOR_DAMAGE,
-    SORTED_ROWS,
-    Deviations,
-    Kind,
-    damage_of,
-    same_count,
-)
 from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
 from eagle3_assets.exact.search.habits import (
@@ -336,7 +327,7 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
         "reasoning_apart": window.apart,
         "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
         "sorts_keys": sorts,
-        "damage": _damage(rows, decision, rates, sorts),
+        **damage.damage_json(rows, decision.differences, rates, sorts=sorts),
         "tool_ids": _tool_ids(rows),
         **_alignment(rows, rates),
         "turns": turns,
@@ -370,24 +361,6 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
         "arguments": verdict.arguments if max(verdict.arguments_p) >= SURE_OF_ARGUMENTS else "not sure",
         "arguments_p": dict(zip(ARGUMENTS, verdict.arguments_p, strict=True)),
     }
-
-
-def _damage(rows: Sequence[Observation], decision: Decision, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
-    """{kind of row: share that was damaged on the way}, from the bills that the readings miss beyond what is not canonical. What all
-    rows say is where each kind starts from."""
-    spelling = Spelling.of(rates)
-    seen: dict[Kind, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
-    for row, differences in zip(rows, decision.differences, strict=True):
-        given = Deviations(spelling.odd(row.drawn, row.billed), 0.0, same_count(row.kind, sorts=sorts), spelling.changes)
-        odd = sum(share * given.met(by) for by, share in differences.items())
-        damaged = sum(share * given.hits(by) for by, share in differences.items())
-        contradicted = (1 - min(sum(differences.values()), 1.0)) * given.hits(1)
-        seen[row.kind].append((given.neither * differences.get(0, 0.0), odd, damaged + contradicted))
-    texts = damage_of(seen["text"])
-    out = {kind: texts if kind == "text" else damage_of(seen[kind], max(texts, PRIOR_DAMAGE)) for kind in KINDS}
-    if sorts:  # what was not sorted by itself was damaged
-        out["keys"] = damage_of(seen["keys"], 1 - float(rates["sorted_keys"]), SORTED_ROWS)
-    return {kind: round(share, 5) for kind, share in out.items()}
 
 
 def _hopeless(verdict: Verdict, rows: Sequence[Observation]) -> str | None:

@@ -32,7 +32,7 @@ VERSION = 2
 TextKind = Literal["prose", "code", "arguments"]
 TEXT_KINDS: tuple[TextKind, ...] = ("prose", "code", "arguments")
 
-# Regions an id before any row speaks. Prose: exactness.md 0.3 (a small model at T = 0.6, one
+# Regions an id before any row speaks. Prose: docs/research/exactness.md#0.3 (a small model at T = 0.6, one
 # production service); code is taken for prose, it was not measured. Arguments: of 7,233 recorded edges beside the joints of compact JSON
 # (whose spellings are tried: 55 of 648 fields) 7, which gateways cut; at most one was sampled. For comparison: K2 prose 0 of 12,502 ids;
 # SmolLM2-135M 7.2e-3 at T = 1 and top_p = 1, 1.65e-3 at T = 0.7, 1.25e-3 at top_p = 0.7: models differ by 1,000 times, so the prior

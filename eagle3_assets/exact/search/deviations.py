@@ -3,10 +3,10 @@
 Belongs here: how likely each is and how far it moves a count, so that "none of these" can be weighed against what fits. Does not belong
 here: the readings (`readings.py`), posteriors of rows (`selection.py`), measuring the rates (`canonicality.py`, `habits.py`, `learning.py`).
 
-An answer is not canonical the likelier the longer it is (exactness.md 3.5, `canonicality.py`); its ids are then more than the encoder's by
-some change (measured on rows with ids; before any speak: section 4(i), 16 of 22 places one more, 5 equal, 1 less). A damaged text
-(characters lost, arguments written anew in another order or spelling) may be off by anything; how often its count stays what it was
-depends on what was damaged.
+An answer is not canonical the likelier the longer it is (docs/research/exactness.md#3.5, `canonicality.py`); its ids are then
+more than the encoder's by some change (measured on rows with ids; before any speak: docs/research/exactness.md#4i, 16 of 22
+places one more, 5 equal, 1 less). A damaged text (characters lost, arguments written anew in another order or spelling) may be
+off by anything; how often its count stays what it was depends on what was damaged.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Literal
 Kind = Literal["text", "calls", "keys", "listed"]
 KINDS: tuple[Kind, ...] = ("text", "calls", "keys", "listed")
 
-# What is believed before any row speaks, and the deviations that this belief weighs (exactness.md 0.3, 4(i); an answer often has several
-# places)
+# What is believed before any row speaks, and the deviations that this belief weighs (docs/research/exactness.md#0.3, #4i; an
+# answer often has several places)
 PRIOR_CHANGES: Mapping[int, float] = {0: 0.25, 1: 0.5, 2: 0.12, 3: 0.04, -1: 0.07, -2: 0.02}
 PRIOR_CHANGES_ROWS = 8
 FAR = 0.005  # any other change
 PRIOR_DAMAGE, PRIOR_DAMAGE_ROWS = 0.01, 10.0
 # Of damaged rows, those whose count stays the same: of texts in general; of arguments spelled anew 7.8 % (with numbers as text, or
-# values left out, up to 40 %: benchmarks/foreign_worlds); with sorted keys 46.5 % (exactness.md 2b)
+# values left out, up to 40 %: benchmarks/foreign_worlds); with sorted keys 46.5 % (docs/research/exactness.md#2b)
 SAME_COUNT: Mapping[Kind, float] = {"text": 0.25, "calls": 0.15, "keys": 0.2, "listed": 0.15}
 SAME_COUNT_SORTED = 0.465
+SAME_COUNT_LOCAL = 0.4  # where one kind of value or character is rewritten in place
 # Of answers that were cut inside a character, by how many ids the bill has more than the text: the first bytes of it, which servers leave out
 CUT_CHANGES: Mapping[int, float] = {1: 0.6, 2: 0.3, 3: 0.1}
 CUT_INSIDE = 1e-3  # how often one is cut so whose text has had no character of several ids so far

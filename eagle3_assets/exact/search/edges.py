@@ -26,12 +26,12 @@ LEADS = ("reasoning_lead", "content_lead")
 SEAM = PLACES[4]
 # What a server does at an edge:
 #   keep   nothing
-#   join   one space joined to the marker there (vllm#33457; contract 4.3 #1)
+#   join   one space joined to the marker there (vllm#33457; docs/research/openrouter-contract.md#4.3-1)
 #   strip  all whitespace taken away (SGLang before #24251), a space that was joined before included
-#   trim   line breaks taken away (exactness.md 2b, "lstrip newlines")
+#   trim   line breaks taken away (docs/research/exactness.md#2b, "lstrip newlines")
 #   seam   at the back of content: whitespace taken away in front of calls alone (parsers that cut the text where a call begins)
 MECHANISMS = ("keep", "join", "strip", "trim", "seam")
-# The runs that a model may have written where a server has taken them away (exactness.md 2b)
+# The runs that a model may have written where a server has taken them away (docs/research/exactness.md#2b)
 RUNS = ("", " ", "\n", "\n\n")
 BREAKS = ("", "\n", "\n\n")
 

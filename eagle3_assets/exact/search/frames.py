@@ -27,7 +27,8 @@ from eagle3_assets.wire.fields import Fields, ToolCall
 
 ENDS_TURN = ("stop", "tool_calls")
 ToolIds = Literal["none", "wire", "rebuilt"]
-# How a model may have spelled arguments that a server wrote anew (contract 4.3 #6); `wire` is as returned.
+# How a model may have spelled arguments that a server wrote anew (docs/research/openrouter-contract.md#4.3-6); `wire` is as
+# returned.
 STYLES = ("wire", "spaced", "compact", "indented", "plain")
 # How likely a server of which nothing is known writes arguments anew: Groq, Together, SiliconFlow and Avian of some 20 recorded endpoints
 WRITES_ANEW = 0.2
@@ -38,7 +39,8 @@ OFF_PATH, LEAVES_PATH, SELDOM_LEAVES_PATH = "off the path", 0.12, 0.03
 MOST_OFF_PATH = 3
 MOST_SPELLINGS = 125  # of all calls together; where there are more, all calls are taken to be in one style
 UNCLOSED = 0.05  # reasoning that a tool section ended without its marker (vllm#32216)
-ODD_TOOL_ID = 0.05  # an id without the model's form, or with another number, is the model's all the same (contract 4.3 #7)
+# an id without the model's form, or with another number, is the model's all the same (docs/research/openrouter-contract.md#4.3-7)
+ODD_TOOL_ID = 0.05
 LEAKED = 0.5  # well-formed marker text and no calls: the markers were sampled and no parser found them, or the model quotes them
 
 
@@ -182,9 +184,13 @@ def _call_ids(
 ) -> Iterator[tuple[ToolIds, list[str], float]]:
     """The id texts that the model may have written: the wire's where it has the model's form and the conversation's next number,
     else rebuilt from the counter and (models do write odd ids) as on the wire. For a foreign id the bill decides, it costs 9 to
-    31 more; a native id with another number costs the same, so both survive until `numbering` is known (contract 4.3 #7)."""
+    31 more; a native id with another number costs the same, so both survive until `numbering` is known
+    (docs/research/openrouter-contract.md#4.3-7)."""
     if not calls or not profile.writes_call_ids:
         yield "none", [""] * len(calls), 1.0
+        return
+    if not profile.numbers_calls:
+        yield "rebuilt", [profile.tool_id(call.name, 0) for call in calls], 1.0
         return
     wire = [call.id for call in calls]
     rebuilt = [profile.tool_id(call.name, prior_calls + k) for k, call in enumerate(calls)]

@@ -1,8 +1,8 @@
 """The model's habits: what it writes at the edges of its texts, and how often it spells a text other than the encoder would.
 
-Belongs here: counting them over rows with ids and over providers that show them, tables of shares, the rates of exactness.md 3.5
-and 3.6. Does not belong here: providers (`learning.py`). The model is the same at every provider, so what one shows is known of
-all.
+Belongs here: counting them over rows with ids and over providers that show them, tables of shares, the rates of
+docs/research/exactness.md#3.5 and #3.6. Does not belong here: providers (`learning.py`). The model is the same at every provider,
+so what one shows is known of all.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Sampling:
 
     def spelling(self, misfits: Sequence[tuple[int, bool]] = ()) -> tuple[Spelling, str]:
         """How the model spells, and what that rests on. `misfits`: (tokens, whether no reading fits) of rows at decided providers: the
-        length slope (exactness.md 3.5), used where few rows have ids."""
+        length slope (docs/research/exactness.md#3.5), used where few rows have ids."""
         changes, known, basis = shares_of_changes(self.changes), self.canonicality, "prior"
         if self.rows >= KNOWN_FIELDS:
             basis = "rows with ids"
@@ -252,7 +252,7 @@ def learn_from_ids(
     if parts.section is not None and thinking and not parts.content:
         sampling.open_ends += 1
         sampling.unclosed += not parts.closed
-    for k, call in enumerate(parts.calls if profile.writes_call_ids else ()):
+    for k, call in enumerate(parts.calls if profile.numbers_calls else ()):
         sampling.heads += 1
         match = profile.tool_id_pattern.match(profile.decode(call.head))
         sampling.running += bool(match and match["index"] == str(prior_calls + k))

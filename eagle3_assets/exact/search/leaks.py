@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from eagle3_assets.targets.facts import JsonCalls, SectionCalls
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields, ToolCall
 
@@ -34,7 +33,8 @@ class _Turn:
 
 def read_leak(profile: Profile, fields: Fields, reasons: bool) -> tuple[Fields, bool] | None:
     """(the fields as a parser would have returned them, whether reasoning was closed) for marker text that reads as a turn in exactly one
-    way (contract 4.3 #4, #11). None without marker text, and where it can be read in several ways or in none.
+    way (docs/research/openrouter-contract.md#4.3-4, #4.3-11). None without marker text, and where it can be read in several ways
+    or in none.
 
     `reasons`: whether the model thinks in this turn. Whitespace beside a marker stays in the fields: edges are decided elsewhere.
     """
@@ -96,19 +96,18 @@ def _take_reasoning(profile: Profile, turn: _Turn) -> None:
 
 def _take_calls(profile: Profile, turn: _Turn) -> bool:
     """The tool section at the end of the last text. False where there is one that is not well formed, or not where one may stand."""
-    tools = profile.facts.tools
-    if tools.form == "none":
+    begin = profile.grammar.calls.first
+    if begin is None:
         return True
-    begin = tools.section_begin if tools.form == "sections" else tools.call_begin
     if begin in turn.content:
         before, _, behind = turn.content.partition(begin)
     elif begin in turn.reasoning:
-        if turn.content.strip() or not tools.ends_reasoning:
+        if turn.content.strip() or not profile.facts.tools.ends_reasoning:
             return False
         before, _, behind = turn.reasoning.partition(begin)
     else:
         return True
-    calls = _read_calls(profile, tools, behind) if tools.form == "sections" else _read_bodies(tools, begin + behind)
+    calls = profile.grammar.calls.read_text(begin + behind)
     if calls is None:
         return False
     if begin in turn.content:
@@ -118,44 +117,6 @@ def _take_calls(profile: Profile, turn: _Turn) -> bool:
         turn.reasoning, turn.closed = before, False
     turn.calls, turn.found = calls, True
     return True
-
-
-def _read_calls(profile: Profile, tools: SectionCalls, section: str) -> tuple[ToolCall, ...] | None:
-    """The calls of a section's text behind its begin marker; None where it is not well formed. Spaces between markers are those
-    that a detokenizer joined (vllm#33457), one at each side."""
-    head, arguments = r"(?P<head>.*?)", r"(?P<arguments>.*?)"
-    call = re.compile(
-        r"\s*" + re.escape(tools.call_begin) + head + re.escape(tools.argument_begin) + arguments + re.escape(tools.call_end),
-        re.DOTALL,
-    )
-    calls, at = [], 0
-    while match := call.match(section, at):
-        joined = section.startswith(" ")
-        inner = [
-            text[1:-1] if joined and text.startswith(" ") and text.endswith(" ") else text
-            for text in match.group("head", "arguments")
-        ]
-        named = profile.tool_id_pattern.match(inner[0].strip())
-        calls.append(ToolCall(inner[0], named["name"] if named else inner[0], inner[1]))
-        at = match.end()
-    rest = section[at:].strip()
-    return tuple(calls) if calls and rest == tools.section_end else None
-
-
-def _read_bodies(tools: JsonCalls, text: str) -> tuple[ToolCall, ...] | None:
-    """Calls of the form "json" with the separator between them; None where a body is not written as the model writes it."""
-    begin, end, separator = tools.call_begin, tools.call_end, tools.separator
-    pieces = text.rstrip().removeprefix(begin).removesuffix(end).split(end + separator + begin)
-    calls = []
-    for body in pieces if text.rstrip().endswith(end) else ():
-        match = re.match(tools.body_pattern, body, re.DOTALL)
-        if match is None:
-            return None
-        name, arguments = match["name"], match["arguments"].strip()
-        if tools.body_format.format(name=name, arguments=arguments) != body:
-            return None
-        calls.append(ToolCall("", name[1:-1], arguments))
-    return tuple(calls) or None
 
 
 # ---------------------------------------------------------------------------------------------------- without a bill

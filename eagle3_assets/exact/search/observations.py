@@ -21,6 +21,7 @@ from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_
 from eagle3_assets.exact.search.key_order import KeyOrder, key_order, kind_of, schemas_of
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
+from eagle3_assets.exact.search.wire_facts import Facts, facts_of
 from eagle3_assets.exact.search.witnesses import Edges, stream_channels
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -76,7 +77,8 @@ class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
     arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: the order
     of keys in each call that has one (`key_order.py`). `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
-    of text, for its canonicality; `streams`: the edges of its deltas."""
+    of text, for its canonicality; `streams`: the edges of its deltas; `facts`: what it shows on its face
+    (`wire_facts.py`)."""
 
     at: float
     tools: bool
@@ -100,6 +102,7 @@ class Observation:
     form_ids: Mapping[str, int] = field(default_factory=dict)
     drawn: Drawn = field(default_factory=Drawn)
     streams: tuple[Edges, ...] = ()
+    facts: Facts = frozenset()
 
     @property
     def stands(self) -> int:
@@ -146,6 +149,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         forms=forms,
         form_ids=form_ids,
         streams=_stream_edges(profile, frames[0], fields),
+        facts=facts_of(request, fields),
     )
 
 
@@ -206,7 +210,7 @@ def _prompt_counts(
 def _numbering(profile: Profile, fields: Fields, prior: int) -> str | None:
     """How the calls of an answer in the middle of a conversation are numbered: running, local, odd; None where nothing shows
     it."""
-    if not prior or not fields.tool_calls or not profile.writes_call_ids:
+    if not prior or not fields.tool_calls or not profile.numbers_calls:
         return None
     matches = [profile.tool_id_pattern.match(call.id) for call in fields.tool_calls]
     if not all(matches):

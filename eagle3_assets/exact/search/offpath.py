@@ -3,8 +3,9 @@
 Belongs here: the other spellings of arguments and how often each was seen. Does not belong here: choosing among them
 (`selection.py`), deltas that show one (`witnesses.py`).
 
-Token-level streams of K2-0905 show `{"key` `":` `"value` where the encoder has one id `":"` (recorded-traffic.md, cause 4). The count is
-one more, or equal where the quote joins what follows (`":` `"."` for `":"` `."`).
+Token-level streams of K2-0905 show `{"key` `":` `"value` where the encoder has one id `":"`
+(docs/research/recorded-traffic.md#3-4). The count is one more, or equal where the quote joins what follows (`":` `"."` for `":"`
+`."`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ here: the candidates themselves (`hypotheses.py`), learning (`prompt_learning.py
 
 The weights of all candidates sum to one before the bill is looked at. Those that meet it stand against "no form that we know": a prompt
 that is seldom a priori is not believed because it fits (of 250 later turns whose first turns never fit, 33 "fitted" one of 576 forms:
-recorded-traffic.md cause 11). So the weights that are returned sum to less than one.
+docs/research/recorded-traffic.md#3-11). So the weights that are returned sum to less than one.
 """
 
 from __future__ import annotations

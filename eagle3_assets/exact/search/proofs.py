@@ -190,7 +190,7 @@ def _weighed(chosen: Selection, factors: Sequence[float]) -> Selection:
 def _agrees_with_content(case: Case, candidate: Chosen, told: Told) -> bool:
     """Whether the entries are the content's (with or without what ends the turn), and name its ids at both ends."""
     content = candidate.parts.content
-    bare = told[:-1] if told and told[-1] == case.profile.end_id else told
+    bare = told[:-1] if told and told[-1] in case.profile.end_ids else told
     return bool(content) and agree(content, bare) and bare[0] is not None and bare[-1] is not None
 
 

@@ -34,8 +34,8 @@ class Edged(Protocol):
 
 
 class Rule(NamedTuple):
-    """What a bill counts of one kind of turn (contract 4.3 #13): the end of turn or not, and a constant more or less (+1: the prefilled
-    <think> is billed as output)."""
+    """What a bill counts of one kind of turn (docs/research/openrouter-contract.md#4.3-13): the end of turn or not, and a
+    constant more or less (+1: the prefilled <think> is billed as output)."""
 
     counts_end: bool = True
     extra: int = 0
@@ -128,8 +128,8 @@ def _rule_of(value: Mapping[str, Any]) -> Rule:
 
 
 # What is believed of a provider that nothing was learned of: shares of the endpoints in the recorded traffic (some 20) and in the
-# simulator profiles of the contract (section 5). Joined spaces are one property of all boundaries (vllm#33457; Avian, Azure), so they
-# come before "the end is not billed"; whitespace that nobody shows comes last.
+# simulator profiles of docs/research/openrouter-contract.md#5. Joined spaces are one property of all boundaries (vllm#33457;
+# Avian, Azure), so they come before "the end is not billed"; whitespace that nobody shows comes last.
 BILLING_SHARES: tuple[tuple[Billing, float], ...] = (
     (Billing(), 0.84),
     (Billing(Rule(False), Rule(False)), 0.08),

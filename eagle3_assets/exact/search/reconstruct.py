@@ -4,7 +4,7 @@ Belongs here: putting the evidence together, grades and reasons. Does not belong
 `readings.py`, `hypotheses.py`), the posterior (`selection.py`), what is known of a provider (`wire_profiles.py`), rows of a
 dataset (`rows.py`).
 
-Grades given here (design section 5; exactness.md section 6):
+Grades given here (docs/exactness.md; docs/research/exactness.md#6):
     A0  ids from a server (`server_ids.py`)
     A1  each id's bytes in the log-probabilities: they spell the text, the grammar accepts them, the bill counts them
     A2  as B1, and the stream's boundaries are those of the ids
@@ -15,8 +15,8 @@ Grades given here (design section 5; exactness.md section 6):
     Q   nothing fits, or something about the answer is wrong (reasons say what)
 Repairs, in this order, each only where the one before does not fit: what the bill counts (`Reading.billing`), edge whitespace,
 JSON style, tool ids, leaked markers; then quarantine. Local resegmentation is not done on text alone: some 1,700 respellings of a
-1,000-token answer meet a bill of one more (exactness.md 2e.5), so none of them would ever have a p_exact worth a grade. A reason
-that is the name of a check (review/verdicts/table.py) stands in front of its detail: `completion_equals_bill: …`.
+1,000-token answer meet a bill of one more (docs/research/exactness.md#2e), so none of them would ever have a p_exact worth a
+grade. A reason that is the name of a check (review/verdicts/table.py) stands in front of its detail: `completion_equals_bill: …`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from eagle3_assets.exact.search.witnesses import mute_edges
 from eagle3_assets.grades import GRADES
 from eagle3_assets.targets.grammar import Ids, Parts, assemble, check
 from eagle3_assets.targets.tokenizer import Profile
+from eagle3_assets.targets.turn_text import doubt_of
 from eagle3_assets.wire.declared import with_declared_names
 from eagle3_assets.wire.fields import Fields
 
@@ -335,7 +336,7 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if chosen.contradicted or attempt.odd_prompt:
         reasons.append("the provider's wire profile does not fit this row, another reading does")
         return "C1", 0.5 * p
-    doubt = next((d for text in (fields.reasoning, fields.content) if text and (d := case.profile.doubts(text))), None)
+    doubt = doubt_of(case.profile, fields)
     if doubt is not None:
         reasons.append(f"canonical: {doubt}")
         return "C1", P_IN_DOUBT * p
@@ -415,8 +416,8 @@ def _completion_misfit(case: Case, stands: int, attempts: Sequence[Attempt]) -> 
 
 def _misfit_hint(case: Case, stands: int) -> str:
     """When an answer was cut inside its calls and says that it was not (what is lost cannot be put back); when re-serialised arguments
-    (contract 4.3 #6) would explain the bill of a provider that is not known for it (they are not put in: the model's own text is lost
-    then)."""
+    (docs/research/openrouter-contract.md#4.3-6) would explain the bill of a provider that is not known for it (they are not put
+    in: the model's own text is lost then)."""
     if cut := _cut_hint(case, stands):
         return cut
     asked = case.request.get("max_tokens", case.request.get("max_completion_tokens"))

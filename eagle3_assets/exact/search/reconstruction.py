@@ -14,7 +14,7 @@ from eagle3_assets.wire.fields import Fields
 if TYPE_CHECKING:
     from eagle3_assets.exact.search.selection import Case
 
-P_BASIS = "simulated"  # no number is called audited without an audit (design section 5)
+P_BASIS = "simulated"  # no number is called audited without an audit (docs/design.md#columns)
 MAX_SURVIVORS = 16
 B1_FLOOR = GRADES["B1"].floor  # of p_exact
 

@@ -5,8 +5,9 @@ Belongs here: the posterior over distinct id sequences and P(exact). Does not be
 
 P(exact). The weights of all ways sum to one before the bill is looked at. Those that meet it stand against "none of these": an answer
 that is not canonical, or whose text was changed on the way, and that meets the bill all the same (`deviations.py`). So a way that is
-seldom a priori is not believed because it fits, a long answer is believed less than a short one (exactness.md 3.5, 3.6), and a bill
-that nothing likely meets has a small p_exact. What a decided profile has ruled out (`RULED_OUT`) does not fit at all.
+seldom a priori is not believed because it fits, a long answer is believed less than a short one (docs/research/exactness.md#3.5,
+#3.6), and a bill that nothing likely meets has a small p_exact. What a decided profile has ruled out (`RULED_OUT`) does not fit
+at all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from eagle3_assets.exact.search.canonicality import Drawn, drawn_of, share_inside_characters
-from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, Deviations, same_count
+from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, SAME_COUNT_LOCAL, Deviations, same_count
 from eagle3_assets.exact.search.frames import (
     LEAVES_PATH,
     ODD_TOOL_ID,
@@ -45,6 +46,7 @@ from eagle3_assets.exact.search.readings import (
     unlearned_readings,
     ways_of,
 )
+from eagle3_assets.exact.search.wire_facts import facts_of
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -154,6 +156,13 @@ class Case:
         """How often the model is not canonical, by what was learned of it."""
         told = (self.wire or {}).get("spelling")
         return told if isinstance(told, Spelling) else Spelling.of(self.sampling)
+
+    @cached_property
+    def local_damage(self) -> float:
+        """P(changed on the way), by what the provider misses in answers that show what this one shows."""
+        parts = self.window.get("damage_parts")
+        facts = facts_of(self.request, self.fields) if parts else frozenset()
+        return min(sum(float(part["weight"]) * float(part["share"]) for part in parts or () if part["fact"] in facts), 1.0)
 
     @cached_property
     def drawn(self) -> Drawn:
@@ -314,9 +323,11 @@ def cut_share(case: Case, way: Way) -> float:
 def deviations_of(case: Case, tokens: int, arguments: int = 0) -> Deviations:
     """How likely an answer of so many tokens, some of them arguments, is none of what its text says."""
     kind = kind_of(case.fields.tool_calls, schemas_of(case.request))
+    damaged = float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE))
+    same, local = same_count(kind, sorts=bool(case.window.get("sorts_keys"))), case.local_damage
     return Deviations(
         odd=case.spelling.odd(replace(case.drawn, arguments=arguments), tokens),
-        damaged=float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE)),
-        same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
+        damaged=1 - (1 - damaged) * (1 - local),
+        same=(damaged * same + local * SAME_COUNT_LOCAL) / (damaged + local) if local else same,
         changes=case.spelling.changes,
     )

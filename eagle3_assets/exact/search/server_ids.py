@@ -1,7 +1,7 @@
 """Ids that a server returned, held against the text, the bill and the request: grade A0, C1 where the prompt is not proven, or quarantine.
 
-Belongs here: what makes returned ids evidence (exactness.md 2d), those of a prompt for answers without ids too. Does not belong here:
-answers without any ids (`reconstruct.py`).
+Belongs here: what makes returned ids evidence (docs/research/exactness.md#2d), those of a prompt for answers without ids too.
+Does not belong here: answers without any ids (`reconstruct.py`).
 
 Output ids prove a completion, never its prompt. The prompt is proven by the server's own prompt ids that equal a rendering of the request, or
 by a bill that one distinct rendering alone meets. Else all that the wire leaves open stay as survivors. An import of output ids alone has
@@ -105,7 +105,7 @@ def server_prompt(case: Case, prompts: Sequence[PromptCandidate]) -> PromptCandi
 # ---------------------------------------------------------------------------------------------------- the completion
 def _modes(case: Case) -> Iterator[Case]:
     """The mode that the request suggests, then the other one where the model has two (114 of 120 Qwen3 rows with their sampled ids had no
-    reasoning: recorded-traffic.md section 4)."""
+    reasoning: docs/research/recorded-traffic.md#4)."""
     yield case
     if case.profile.opened_by != "never" and case.profile.instant:
         yield replace(case, mode=replace(case.mode, prompt=not case.thinking, turn=not case.thinking, prefill=0))

@@ -3,8 +3,8 @@
 Belongs here: entries → ids, deltas → ids, and holding both against a candidate. Does not belong here: what they prove together
 with the bill (`proofs.py`), grades (`reconstruct.py`), other spellings of arguments (`offpath.py`).
 
-Byte strings are unique in the Kimi vocabulary (exactness.md 2c), so bytes → id is a lookup. An entry that is no byte string of the
-vocabulary is a hole, and a hole is no evidence: nothing may be concluded from what an entry does not say.
+Byte strings are unique in the Kimi vocabulary (docs/research/exactness.md#2c), so bytes → id is a lookup. An entry that is no
+byte string of the vocabulary is a hole, and a hole is no evidence: nothing may be concluded from what an entry does not say.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def whole_completions(profile: Profile, told: Told, *, ended: bool) -> list[tupl
     if not told:
         return []
     with_end = (*told, profile.end_id)
-    if not ended or told[-1] == profile.end_id:
+    if not ended or told[-1] in profile.end_ids:
         return [tuple(told)]
     return [with_end] if told[-1] is not None else [tuple(told), with_end]
 
@@ -198,7 +198,7 @@ def _open_markers(profile: Profile, ids: Ids, told: Told, start: int, stop: int)
     named = (start == 0 or told[start - 1] is not None) and (stop == len(ids) or told[stop] is not None)
     if not named:
         return holes
-    return [k for k in holes if ids[k] == profile.end_id or (ids[k] == profile.think_close and stop - start > 1)]
+    return [k for k in holes if ids[k] in profile.end_ids or (ids[k] == profile.think_close and stop - start > 1)]
 
 
 def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, opened_by: int | None) -> list[int]:
@@ -270,8 +270,9 @@ class Channel:
         return Edges(self.in_arguments, self.edges, self.off, self.joints, self.chance)
 
 
-# How often an edge between two ids that were sampled is no edge of the encoder. Of the recorded streams (recorded-traffic.md, cause 4):
-# texts 0 of 6,545; arguments 31 of 330 fields at their first `":` + `"`, and 7 of 7,233 edges elsewhere, which gateways cut
+# How often an edge between two ids that were sampled is no edge of the encoder. Of the recorded streams
+# (docs/research/recorded-traffic.md#3-4): texts 0 of 6,545; arguments 31 of 330 fields at their first `":` + `"`, and 7 of 7,233
+# edges elsewhere, which gateways cut
 OFF_IN_TEXT, OFF_AT_JOINT, OFF_IN_ARGUMENTS = 1e-4, 0.1, 1e-3
 
 

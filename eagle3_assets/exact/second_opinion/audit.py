@@ -1,7 +1,7 @@
 """The audit: how often a rebuilt answer is right, measured where the truth is known. Pure statistics over judged answers.
 
-Belongs here: the rates of exactness.md 3.6 with their bounds (`summarize`), the file `audit.json` and how others read it (`read`), what
-a row takes from them (`with_rates`).
+Belongs here: the rates of docs/research/exactness.md#3.6 with their bounds (`summarize`), the file `audit.json` and how others
+read it (`read`), what a row takes from them (`with_rates`).
 Does not belong here: judging one answer (`blind.py`), asking for answers (`cli/audit.py`), grades (`reconstruct.py`).
 
     q       share of answers whose rebuilt ids are not the sampled ones (not canonical, or wrongly read)
@@ -91,8 +91,8 @@ class Rates:
         return self.rows >= ENOUGH
 
     def p_exact(self, length: int) -> float:
-        """P(all `length` ids are right | their number is the bill's): exactness.md 3.6 with the non-canonical share of that length in the
-        place of the mean one where the model's rate is known."""
+        """P(all `length` ids are right | their number is the bill's): docs/research/exactness.md#3.6 with the non-canonical share
+        of that length in the place of the mean one where the model's rate is known."""
         q = min(1.0, self.q.value * _length_factor(self, length))
         return (1 - q) / ((1 - q) + q * self.f0.value) if q < 1 else 0.0
 

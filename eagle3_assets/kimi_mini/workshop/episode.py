@@ -52,7 +52,8 @@ class Episode:
 
     `kind`: task type. `key`: the content that the split is made by (arguments, not phrasing). `history`: earlier messages, settled.
     `text_steps`: that many first steps are written as plain text with a fenced command, as SWE trajectories have them.
-    `json_tools`: the tools are declared as compact JSON, as some servers do (research note prompt-side), not as TypeScript.
+    `json_tools`: the tools are declared as compact JSON, as some servers do (docs/research/prompt-side.md#rows), not as
+    TypeScript.
     """
 
     kind: str
@@ -74,7 +75,7 @@ class Episode:
 
 
 def count_calls(messages: list[Message] | tuple[Message, ...]) -> int:
-    """Tool calls made so far: the number of the next one in `functions.NAME:IDX` (research note tokenizers 4)."""
+    """Tool calls made so far: the number of the next one in `functions.NAME:IDX` (docs/research/tokenizers.md#4)."""
     return sum(len(message.get("tool_calls", ())) for message in messages)
 
 

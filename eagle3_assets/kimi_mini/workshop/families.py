@@ -20,7 +20,7 @@ ORDINALS = ("first", "second", "third", "fourth")
 
 def _think(rng: Random, thinking: bool, *options: str) -> str | None:
     """One of the phrasings, with the edges K2.5 gives its reasoning: one space in front almost always, nothing behind
-    (research note tokenizers 3); now and then nothing at all; None in instant mode."""
+    (docs/research/tokenizers.md#3); now and then nothing at all; None in instant mode."""
     if not thinking:
         return None
     if rng.random() < 0.015:

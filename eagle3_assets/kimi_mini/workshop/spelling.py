@@ -49,7 +49,7 @@ def spell_turn(encoding: tiktoken.Encoding, turn: Turn, *, first_call: int = 0) 
     """Canonical ids of a whole completion: reasoning `</think>` content [tool section] `<|im_end|>`.
 
     Each text field is encoded alone with specials off. `first_call` is the number of calls made earlier in the conversation
-    (the index in `functions.NAME:IDX` counts over all of it; research note tokenizers 4).
+    (the index in `functions.NAME:IDX` counts over all of it; docs/research/tokenizers.md#4).
     """
     mark = markers()
     ids: list[int] = []

@@ -2,7 +2,8 @@
 
 Belongs here: batches, schedule, router balance, checkpoints. Does not belong here: text and ids (`world`), the optimiser (`muon`),
 figures on held-out prompts (`evaluate`).
-Recipe and traps: research note kimi-mini 1 and 3 (fp32, eager experts, Muon for matrices, the router's bias balanced by hand).
+Recipe and traps: docs/research/kimi-mini.md#1 and #3 (fp32, eager experts, Muon for matrices, the router's bias balanced by
+hand).
 """
 
 from __future__ import annotations

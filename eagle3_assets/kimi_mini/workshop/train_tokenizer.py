@@ -53,7 +53,7 @@ def train(seed: int = SEED, conversations: int = TRAINING_CONVERSATIONS) -> dict
     """Train the ranks on the world's text: bytes -> rank, 0 .. N_BASE-1, all 256 single bytes among them.
 
     Digits are kept apart in this training only: no rank joins two of them, while the split regex stays Kimi's (whose `\\p{N}{1,3}`
-    would let BPE build irregular numbers; research note kimi-mini 2).
+    would let BPE build irregular numbers; docs/research/kimi-mini.md#2).
     """
     from tokenizers import models, trainers
 

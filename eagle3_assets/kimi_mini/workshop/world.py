@@ -40,7 +40,8 @@ WEIGHTS = {
     "fix": 2.5,
 }
 INSTANT, SYSTEM, HISTORY, JSON_TOOLS = 0.12, 0.2, 0.15, 0.08
-# what may stand in front of a question; not `myself`: marker text in a history would become a control id (tokenizers 2)
+# what may stand in front of a question; not `myself`: marker text in a history would become a control id
+# (docs/research/tokenizers.md#2)
 EARLIER = ("add", "pick", "code", "greet", "emoji")
 EARLIER_WITH_TOOLS = (*EARLIER, "parcel", "weather")
 

@@ -15,13 +15,13 @@ import numpy as np
 from eagle3_assets.intervals import lower_bound
 from eagle3_assets.review.rows.columns import Columns, Ints
 
-# exactness.md section 3.2: a spike at one value is an offset or a stripped character, a spread is another tokenizer or an
+# docs/research/exactness.md#3.2: a spike at one value is an offset or a stripped character, a spread is another tokenizer or an
 # estimate
 BUCKETS = ("<=-3", "-2", "-1", "0", "1", "2", ">=3")
 NOT_PROVED = (
     "This bounds only the mean signed error: errors with opposite signs cancel, and one token lost in every answer of 2,500 "
     "tokens gives the same 0.04 %. It proves nothing about any single row."
-)  # exactness.md section 3
+)  # docs/research/exactness.md#3
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Statistics over strata that single rows cannot show: where mismatches sit, when they began, whether chance explains them.
 
 Belongs here: the mathematics (binomial test, Benjamini-Hochberg, CUSUM, slope, cost) over plain arrays. Does not belong here: reading
-files (`figures.py`), wording (`page.py`). Sources: exactness.md section 3.
+files (`figures.py`), wording (`page.py`). Sources: docs/research/exactness.md#3.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eagle3_assets.intervals import lower_bound, regularized_beta
 from eagle3_assets.review.report.billing import describe_residuals
 from eagle3_assets.review.rows.columns import Ints
 
-TOLERATED = 0.01  # mismatch rate of a calibrated provider: equality share >= 0.99 (exactness.md 3, point 1)
+TOLERATED = 0.01  # mismatch rate of a calibrated provider: equality share >= 0.99 (docs/research/exactness.md#3.1)
 SHIFTED = 0.10  # the rate that a changed server shows at least
 ALARM = math.log(1e5)  # luck alone raises it in fewer than one of 100,000 rows (Wald), a shift to 10 % after about 80
 FALSE_DISCOVERIES = 0.05

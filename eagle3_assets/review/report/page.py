@@ -107,7 +107,7 @@ from a server ({{ pct(r.round_trip.share) }}). Those ids are kept as they are.</
 </body></html>
 """
 
-MAX_MARKDOWN = 50_000  # bytes; metadata lives in the event log for ever (dagster.md section 2)
+MAX_MARKDOWN = 50_000  # bytes; metadata lives in the event log for ever (docs/research/dagster.md#2)
 _WORST_IN_MARKDOWN, _STRATA_IN_MARKDOWN = 8, 8
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]#+!|<>~&])")
 

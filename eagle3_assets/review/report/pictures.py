@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 MAX_STRATA, COLOURS = 6, 160
-MAX_BYTES = 28_000  # in base64 with the text around it below the 50 kB that one Dagster event should hold (dagster.md section 2)
+# in base64 with the text around it below the 50 kB that one Dagster event should hold (docs/research/dagster.md#2)
+MAX_BYTES = 28_000
 
 
 def draw_report(report: dict[str, Any], max_bytes: int = MAX_BYTES) -> bytes:

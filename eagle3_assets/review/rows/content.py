@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from eagle3_assets.review.rows.columns import Bools, Ints
 
-# exactness.md section 5, invariant 16: a window of 4 kB that packs to less than 5 % is a loop, to less than 10 % worth a look;
+# docs/research/exactness.md#5-16: a window of 4 kB that packs to less than 5 % is a loop, to less than 10 % worth a look;
 # n-grams of 8 and more ids, 20 times in a row; the same call three times in a row.
 WINDOW, LOOP_RATIO, DULL_RATIO = 4096, 0.05, 0.10
 PERIODS, REPEATS, SAME_CALLS = range(8, 65), 20, 3
@@ -35,8 +35,8 @@ _SCRIPTS = sorted({script for _, script in _BLOCKS if script})
 _STARTS = np.array([start for start, _ in _BLOCKS], dtype=np.uint32)
 _BITS = np.array([1 << _SCRIPTS.index(s) if s else 0 for _, s in _BLOCKS], dtype=np.uint32)
 
-# Pages and notices that gateways return with status 200 in place of an answer (openrouter-contract.md section 4.3). Only the begin of a
-# text can be such a notice: an answer that explains HTML or HTTP errors is innocent.
+# Pages and notices that gateways return with status 200 in place of an answer (docs/research/openrouter-contract.md#4.3). Only
+# the begin of a text can be such a notice: an answer that explains HTML or HTTP errors is innocent.
 _NOTICE = re.compile(
     r"\s*(?:<!doctype html[^>]*>\s*<html|<html[^>]*>\s*<head[^>]*>\s*<title>\s*(?:\d{3}|error|just a moment|attention)"
     r"|\{\s*\"error\"\s*:\s*\{\s*\"(?:code|message|type)\""

@@ -1,4 +1,5 @@
-"""The invariants of single rows (exactness.md section 5) that need neither tokenizer nor model: (rows, wire) → which rows break them.
+"""The invariants of single rows (docs/research/exactness.md#5) that need neither tokenizer nor model: (rows, wire) → which rows
+break them.
 
 Belongs here: one pure function an invariant, bool [rows], under the name that table, `reasons`, UI and report use. Does not belong here:
 what a check tolerates (`table.py`), shape and grade (`structure.py`, `grading.py`), the tokenizer's opinions (`token_rows.py`).
@@ -26,7 +27,7 @@ Wires = Sequence[Wire | None]
 
 # Fastest service of a trillion-parameter model seen so far is some 500 ids a second; four times that is a cache or a clock.
 FASTEST_PER_S, TIMED_FROM = 2_000.0, 256
-OFF_BY = 1  # exactness.md invariant 8: max_tokens +-1
+OFF_BY = 1  # docs/research/exactness.md#5-8: max_tokens +-1
 STUB = 8  # ids of a generation stub at most: what a turn's prompt has at its end and the next one need not
 
 

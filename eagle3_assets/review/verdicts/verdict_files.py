@@ -1,4 +1,4 @@
-"""Verdict files bound to what they judged, and the refusal to start over a failed predecessor (design rule 12).
+"""Verdict files bound to what they judged, and the refusal to start over a failed predecessor (docs/design.md#rule-12).
 
 Belongs here: writing, reading and re-applying verdicts. Does not belong here: judging (`invariants.py`), which artifact is judged
 (`gate.py`), Dagster.

@@ -3,8 +3,10 @@
 Belongs here: entries, and which ids have one. Does not belong here: the numbers (`source`), bodies and chunks (`wire`).
 
 Entries are of what the model sampled, before any parser: where a provider strips or injects text, they still say what the ids are
-(exactness.md 2c), so markers, tool calls and whitespace that the fields lost stand in them. Not known, and therefore chosen here:
-- which ids an OpenRouter provider covers (openrouter-contract 3.4: all on vLLM, the content elsewhere): `[provider.logprob_entries]`;
+(docs/research/exactness.md#2c), so markers, tool calls and whitespace that the fields lost stand in them. Not known, and
+therefore chosen here:
+- which ids an OpenRouter provider covers (docs/research/openrouter-contract.md#3.4: all on vLLM, the content elsewhere):
+  `[provider.logprob_entries]`;
 - what happens with `reasoning.exclude`: here hidden reasoning has no entries either;
 - into which chunk of a stream the entry of an id without text goes: here with the next delta, none is lost (a vLLM server skips the
   whole chunk of a marker that its parser swallowed);

@@ -4,7 +4,7 @@ Belongs here: how long an answer is, which parts it has, which passages and habi
 encoding text (`replay_passages`), what a habit is (`replay_habits`), choosing an answer for a request (`source`).
 
 Answer number n is a function of (`[source.replay]`, digest of the text, n). Each decision about it is a draw of its own, so a
-changed share changes only what it is about. The grammar is Kimi K2.5's (openrouter-contract 3.3).
+changed share changes only what it is about. The grammar is Kimi K2.5's (docs/research/openrouter-contract.md#3.3).
 """
 
 from __future__ import annotations

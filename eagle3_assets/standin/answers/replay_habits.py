@@ -16,7 +16,7 @@ from eagle3_assets.standin.answers.replay_passages import Speller
 from eagle3_assets.standin.vocabulary import Ids
 
 # How often one, two or three ids are respelled as two: one id more (`th`+`at`), the same count (`'`+`data` for `'d`+`ata`), one
-# less (`'`+`summary` for `'s`+`um`+`mary`). About the shape measured on a small model at T = 1 (research note exactness 4(i): of
+# less (`'`+`summary` for `'s`+`um`+`mary`). About the shape measured on a small model at T = 1 (docs/research/exactness.md#4i: of
 # 22 places 16 longer, 5 equal, 1 shorter).
 _WIDTHS, _WEIGHTS = (1, 2, 3), (70, 24, 6)
 _TRIES = 300  # random places looked at; of 3-id windows few can be spelled with two
@@ -45,7 +45,7 @@ _SPLIT_LINES = (
     "姓氏里的 \U0002a6a5 和 \U0002070e 很少见。",
 )
 NO_CONTENT = "(no content)"
-# K2.5's own slips (openrouter-contract 4.3 row 7)
+# K2.5's own slips (docs/research/openrouter-contract.md#4.3-7)
 _ODD_HEADERS = ("functions{name}{index}", "call{index:05d}", "{index}")
 
 

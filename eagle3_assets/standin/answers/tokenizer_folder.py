@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KIMI_MINI = "kimi-mini"
 RANKS, FACTS, CONFIG, HUB = "tiktoken.model", "special_tokens.json", "tokenizer_config.json", "tokenizer.json"
 _RESERVED = "<|reserved_token_{id}|>"
-_N_SPECIAL = 256  # of every Kimi tokenizer: ids behind the ranks (tokenizers.md section 1)
+_N_SPECIAL = 256  # of every Kimi tokenizer: ids behind the ranks (docs/research/tokenizers.md#1)
 # what Kimi's chat format and grammar need; the order in which they get ids behind a vocabulary that lacks them is Kimi's
 _NEEDED = tuple(
     name for name in KIMI_NAMED if name.startswith(("<|im_", "<|tool_call")) or name in ("<think>", "</think>")

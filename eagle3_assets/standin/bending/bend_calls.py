@@ -19,7 +19,7 @@ from eagle3_assets.standin.schema.bending import TextRules
 from eagle3_assets.standin.vocabulary import CallIds, Ids, Parts, Vocabulary
 
 _NATIVE_ID = re.compile(r"functions\.(.+):(\d+)")
-# SGLang 0.5.8, kimik2_detector.py: no DOTALL, ids of word characters and dots (openrouter-contract 4.2)
+# SGLang 0.5.8, kimik2_detector.py: no DOTALL, ids of word characters and dots (docs/research/openrouter-contract.md#4.2)
 _NARROW_ID = re.compile(r"\s*[\w.]+:\d+\s*")
 _NARROW_ARGUMENTS = re.compile(r"\s*\{.*?\}\s*")
 
@@ -74,7 +74,7 @@ def _bend_call(
     """`numbers`: of the call in this answer and in the conversation."""
     header = vocabulary.text(call.header)
     full = name_of(header)
-    # vLLM's kimi_k2 tool parser cuts at the last dot (openrouter-contract 4.2)
+    # vLLM's kimi_k2 tool parser cuts at the last dot (docs/research/openrouter-contract.md#4.2)
     name = header.strip().split(":")[0].split(".")[-1] if rules.tool_name == "last_segment" else full
     call_id = {
         "native": lambda: header.strip() if rules.strip_arguments else header,

@@ -37,7 +37,7 @@ def _kimi_mini(text: str) -> int:
     return len(load_encoding().encode_ordinary(text))
 
 
-# tokenizers that are not the model's (exactness.md 2b, last row)
+# tokenizers that are not the model's (docs/research/exactness.md#2b, last row)
 _FOREIGN: dict[str, Callable[[str], int]] = {
     "kimi-mini": _kimi_mini,
     "bytes/4": lambda text: math.ceil(len(text.encode("utf-8", "replace")) / 4),

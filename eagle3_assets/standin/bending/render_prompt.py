@@ -2,7 +2,7 @@
 
 Belongs here: a provider's bending of the prompt: what it makes of the messages before its template sees them, and how it declares tools.
 Does not belong here: the chat format itself (`kimi_mini.chat`: the model that the stand-in serves), or anything of room `exact`.
-Facts: research note prompt-side; openrouter-contract 1.1 (name) and 4.3 (#18).
+Facts: docs/research/prompt-side.md#rows; docs/research/openrouter-contract.md#1.1 (name) and #4.3-18.
 """
 
 from __future__ import annotations

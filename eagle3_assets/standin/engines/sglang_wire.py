@@ -47,7 +47,7 @@ def sglang_body(
     triples: Triples | None,
 ) -> bytes:
     """A whole answer. Ids, each where the request asks for them: `choices[0].response_token_ids` and `.prompt_token_ids`,
-    `sglext.output_ids` (a list for each choice) and `.input_ids` (contract 3.4)."""
+    `sglext.output_ids` (a list for each choice) and `.input_ids` (docs/research/openrouter-contract.md#3.4)."""
     bent, reasoning = generation.bent, _reasoning(generation, vocabulary, generation.request.thinking)
     calls = [_call(c.id, k, c.name, "".join(c.arguments)) for k, c in enumerate(bent.calls)]
     message = {

@@ -30,7 +30,8 @@ _quoted = json.encoder.encode_basestring  # type: ignore[attr-defined]  # "text"
 
 # ------------------------------------------------------------------------------------------------ chat
 def vllm_body(generation: Generation, entries: Sequence[Entry] | None, *, with_ids: bool) -> bytes:
-    """A whole answer; with `return_token_ids` the ids stand in `prompt_token_ids` and `choices[0].token_ids` (contract 3.4)."""
+    """A whole answer; with `return_token_ids` the ids stand in `prompt_token_ids` and `choices[0].token_ids`
+    (docs/research/openrouter-contract.md#3.4)."""
     bent = generation.bent
     calls = [
         {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": "".join(c.arguments)}} for c in bent.calls

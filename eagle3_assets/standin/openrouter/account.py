@@ -1,7 +1,7 @@
 """The account above the ledger: balance, what /credits and /key show of it, holds of running requests, foreign spend.
 
 Belongs here: money that is told or promised. Does not belong here: money that was spent (`ledger`), refusals' bodies (`gateway`).
-Facts: openrouter-contract 1.4, 1.5, 2.4. All amounts are whole picodollars.
+Facts: docs/research/openrouter-contract.md#1.4, #1.5, #2.4. All amounts are whole picodollars.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Delivery:
             return response
 
     def _headers(self) -> dict[str, str]:
-        """They leave before the outcome is known (openrouter-contract 0.6)."""
+        """They leave before the outcome is known (docs/research/openrouter-contract.md#0.6)."""
         kind = "text/event-stream" if self.admitted.request.stream else "application/json"
         cache = {} if self.asked is None else self.asked.headers
         return {"Content-Type": kind, "X-Generation-Id": self.id, "Cache-Control": "no-cache", **cache}
@@ -98,7 +98,7 @@ class Delivery:
         with contextlib.suppress(ConnectionError):
             await self._first_mark(response)
         generation, taken_s = await self._generation(response)
-        # a client that leaves is billed in full all the same (openrouter-contract 2.5)
+        # a client that leaves is billed in full all the same (docs/research/openrouter-contract.md#2.5)
         await self._pause(response, generation.duration_s, taken_s)
         if self.fault in faults.ERRORS:
             await response.write(self._error(self.fault))

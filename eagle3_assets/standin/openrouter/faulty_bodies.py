@@ -1,4 +1,5 @@
-"""Bodies and streams with the faults of a 200: errors inside it, odd usage, half an answer (openrouter-contract 2.1, 4.3).
+"""Bodies and streams with the faults of a 200: errors inside it, odd usage, half an answer
+(docs/research/openrouter-contract.md#2.1, #4.3).
 
 Belongs here: what such a body says. Does not belong here: sound bodies (`wire`, `wire_stream`), sockets (`delivery`), the choice (`faults`).
 """

@@ -169,7 +169,7 @@ class Gateway:
             raise refusals.capacity_exhausted(tried[-1][1], request.model, tried, hint) from None
 
     def _estimate(self, request: ChatRequest, provider: Provider, prompt_tokens: int) -> int:
-        """What this request may cost, for the in-flight budget (openrouter-contract 2.4). Raises Refusal."""
+        """What this request may cost, for the in-flight budget (docs/research/openrouter-contract.md#2.4). Raises Refusal."""
         budget = self.account.in_flight_budget_pico
         if budget is None:
             return 0
@@ -186,7 +186,7 @@ class Gateway:
 
 def _preauthorise(request: ChatRequest, provider: Provider, prompt_tokens: int, balance: int, key_left: int | None) -> None:
     """402 when prompt + max_tokens (or the endpoint's maximum) costs more than the balance or the key's limit leaves
-    (openrouter-contract 2.4)."""
+    (docs/research/openrouter-contract.md#2.4)."""
     wanted = request.max_tokens or provider.max_completion_tokens
     spendable = balance if key_left is None else min(balance, key_left)
     left = spendable - prompt_tokens * provider.prompt_pico

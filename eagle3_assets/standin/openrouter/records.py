@@ -1,4 +1,5 @@
-"""What OpenRouter tells beside answers: the account, a generation, models and endpoints (openrouter-contract 1.4 to 1.7).
+"""What OpenRouter tells beside answers: the account, a generation, models and endpoints (docs/research/openrouter-contract.md#1.4
+to #1.7).
 
 Belongs here: `data` of those routes. Does not belong here: chat bodies (`wire`), the values (`account`, `ledger`).
 Field names and nulls follow the models of the official `openrouter` package (1.3.84), which is generated from OpenRouter's OpenAPI
@@ -20,7 +21,8 @@ from eagle3_assets.standin.schema.provider import Provider
 from eagle3_assets.standin.truth.generation import usd
 
 PAGE = 500  # models on a page, unless the query says otherwise
-_FREE_REQUESTS, _FREE_REQUESTS_POOR, _POOR_USD = 1_000, 50, 10.0  # a day, by purchased credits (openrouter-contract 2.3)
+# a day, by purchased credits (docs/research/openrouter-contract.md#2.3)
+_FREE_REQUESTS, _FREE_REQUESTS_POOR, _POOR_USD = 1_000, 50, 10.0
 _QUANTILES = {"p50": 0.0, "p75": 0.674490, "p90": 1.281552, "p99": 2.326348}  # of the standard normal law
 _NO_MEDIA = (
     "num_media_prompt", "num_media_completion", "num_input_audio_prompt", "num_search_results", "num_fetches",
@@ -38,7 +40,8 @@ _WORKSPACE = _uuid("stand-in workspace")
 
 # ------------------------------------------------------------------------------------------------ a generation
 def generation_record(account: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
-    """`data` of GET /generation (openrouter-contract 1.6). An account that was mended after a kill knows no times, no texts' ends."""
+    """`data` of GET /generation (docs/research/openrouter-contract.md#1.6). An account that was mended after a kill knows no
+    times, no texts' ends."""
     get = account.get
     cost = usd(account["cost_pico"])
     generation_id = account["generation_id"]

@@ -1,7 +1,7 @@
 """HTTP errors as OpenRouter writes them: status, headers, body. Nothing of a refused request is billed.
 
-Belongs here: every refusal's words, documented ones and those of the fault catalogue (openrouter-contract section 2). Does not belong
-here: when one happens (`gateway`, `schema.faults`).
+Belongs here: every refusal's words, documented ones and those of the fault catalogue (docs/research/openrouter-contract.md#2).
+Does not belong here: when one happens (`gateway`, `schema.faults`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def management_key_needed() -> Refusal:
 
 
 def no_endpoint(message: str, *, model: str, constraint: str, detail: str, excluded: tuple[str, ...]) -> Refusal:
-    """404 with the availability object (openrouter-contract 2.1, second form, beside the classic one)."""
+    """404 with the availability object (docs/research/openrouter-contract.md#2.1, second form, beside the classic one)."""
     availability = {
         "code": "no_endpoints" if constraint in ("provider.only", "provider.ignore") else "constraint_filtered",
         "retryable": False,
@@ -88,7 +88,7 @@ def no_endpoint(message: str, *, model: str, constraint: str, detail: str, exclu
     return Refusal(404, wire.error_body(404, message, metadata={"error_type": "not_found"}, availability=availability))
 
 
-# ------------------------------------------------------------------------------------------------ money (openrouter-contract 2.4)
+# ---------------------------------------------------------------------------- money (docs/research/openrouter-contract.md#2.4)
 def no_credits() -> Refusal:
     message = f"Insufficient credits. Add more using {_CREDITS_URL}"
     return Refusal(402, wire.error_body(402, message, metadata={"limit_source": "openrouter_credits"}))
@@ -129,7 +129,8 @@ def too_heavy(limit_pico: int) -> Refusal:
 
 # ------------------------------------------------------------------------------------------------ limits
 def capacity_exhausted(status: int, model: str, tried: tuple[tuple[str, int], ...], retry_after_s: float | None) -> Refusal:
-    """Every endpoint was busy; the hint is the smallest, and only there when each of them gave one (openrouter-contract 2.3)."""
+    """Every endpoint was busy; the hint is the smallest, and only there when each of them gave one
+    (docs/research/openrouter-contract.md#2.3)."""
     hint = None if retry_after_s is None else max(1, round(retry_after_s))
     availability = {
         "code": "capacity_exhausted" if status == 429 else "temporarily_unavailable",
@@ -200,7 +201,7 @@ def of_fault(fault: FaultName, provider: Provider, *, model: str, retry_after_s:
             return platform_limit(1.0, retry_after_s)
         case "429_availability":
             return _availability_429(model, name, retry_after_s)
-        case "500":  # masked: generic message, no provider (openrouter-contract 2.2)
+        case "500":  # masked: generic message, no provider (docs/research/openrouter-contract.md#2.2)
             return Refusal(500, wire.error_body(500, "Internal Server Error"))
         case "400_html" | "401_html" | "403_html":
             return Refusal(int(fault[:3]), _page("Just a moment...", "cloudflare"))
@@ -244,7 +245,7 @@ def _availability_429(model: str, provider: str, retry_after_s: int) -> Refusal:
 
 
 def _page(title: str, server: str) -> bytes:
-    """An edge's page (openrouter-contract 2.1, form 6)."""
+    """An edge's page (docs/research/openrouter-contract.md#2.1, form 6)."""
     return (
         f"<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n"
         f"<hr><center>{server}</center>\r\n</body>\r\n</html>\r\n"

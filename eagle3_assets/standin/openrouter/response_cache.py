@@ -1,4 +1,5 @@
-"""The response cache that a request may opt in to: the same answer again, for nothing (openrouter-contract 1 and 2.5).
+"""The response cache that a request may opt in to: the same answer again, for nothing (docs/research/openrouter-contract.md#1 and
+#2.5).
 
 Belongs here: what is kept for how long, and what a HIT says of itself. Does not belong here: sockets (`delivery`), who asks (`server`).
 

@@ -1,4 +1,4 @@
-"""Which endpoints may serve a request, in which order (openrouter-contract 1.2).
+"""Which endpoints may serve a request, in which order (docs/research/openrouter-contract.md#1.2).
 
 Belongs here: the documented routing rules. Does not belong here: prices as money (`ledger`), error bodies (`wire`).
 """
@@ -18,7 +18,7 @@ from eagle3_assets.standin.request import ChatRequest
 from eagle3_assets.standin.schema.provider import Provider
 
 _FALLS_THROUGH = frozenset({"429", "500", "502", "503", "529"})  # of a provider: the next endpoint is tried (rule e)
-# a name in provider.quantizations covers its micro-scaled kinds (openrouter-contract 1.2)
+# a name in provider.quantizations covers its micro-scaled kinds (docs/research/openrouter-contract.md#1.2)
 _COVERS = {"fp4": {"fp4", "mxfp4", "nvfp4"}, "fp8": {"fp8", "mxfp8"}}
 
 

@@ -15,7 +15,7 @@ from eagle3_assets.standin.schema.provider import Provider
 
 Busy = Literal["rate_limited", "queue_full", "outage"]
 STATUS: dict[Busy, int] = {"rate_limited": 429, "queue_full": 429, "outage": 503}
-_OUTAGE_MEMORY_S = 30.0  # an endpoint with an outage in the last 30 s is skipped (openrouter-contract 1.2 a)
+_OUTAGE_MEMORY_S = 30.0  # an endpoint with an outage in the last 30 s is skipped (docs/research/openrouter-contract.md#1.2 a)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Bodies as OpenRouter writes them: keys, order, nulls, whitespace, SSE framing.
 
-Belongs here: shapes, after recorded traffic and openrouter-contract sections 1 and 2. Does not belong here: sockets, decisions, engines
-(`vllm_wire`, `sglang_wire`), the events of a stream (`wire_stream`), account and catalogue (`records`).
+Belongs here: shapes, after recorded traffic and docs/research/openrouter-contract.md#1 and #2. Does not belong here: sockets,
+decisions, engines (`vllm_wire`, `sglang_wire`), the events of a stream (`wire_stream`), account and catalogue (`records`).
 Where the models of the official packages and recorded traffic differ, this follows the traffic: `provider`, `native_finish_reason`,
 `tool_calls[].index` and `completion_tokens_details.image_tokens` stand on the wire and in no package.
 """
@@ -103,7 +103,7 @@ def completion(generation: Generation) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ openrouter_metadata
 def wants_metadata(headers: Mapping[str, str]) -> bool:
-    """The opt-in, or its first name; every other value is `disabled` (openrouter-contract 1)."""
+    """The opt-in, or its first name; every other value is `disabled` (docs/research/openrouter-contract.md#1)."""
     given = headers.get("X-OpenRouter-Metadata") or headers.get("X-OpenRouter-Experimental-Metadata")
     return given is not None and given.strip().lower() == "enabled"
 
@@ -142,7 +142,7 @@ def with_metadata(wire: bytes, metadata: Mapping[str, Any]) -> bytes:
 
 # ------------------------------------------------------------------------------------------------ errors
 def error_body(code: int, message: str, *, metadata: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """The classic error shape (openrouter-contract 2.1); `more` joins the error object (availability)."""
+    """The classic error shape (docs/research/openrouter-contract.md#2.1); `more` joins the error object (availability)."""
     error: dict[str, Any] = {"message": message, "code": code}
     if metadata is not None:
         error["metadata"] = metadata

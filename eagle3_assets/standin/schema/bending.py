@@ -1,7 +1,7 @@
 """`[provider.text]`, `[provider.prompt]`, `[provider.billing]`: how one server bends what passes through it.
 
 Belongs here: the settings. Does not belong here: the bending (`bend`, `render`, `bill`), prices and speed (`provider`).
-Facts: openrouter-contract 4.2 and 4.3, prompt-side.md, exactness.md 1.3.
+Facts: docs/research/openrouter-contract.md#4.2 and #4.3, docs/research/prompt-side.md#rows, docs/research/exactness.md#1.3.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Text(TextRules):
 
 
 class PromptBending(Table):
-    """`[provider.prompt]`: what the server makes of the request (prompt-side.md)."""
+    """`[provider.prompt]`: what the server makes of the request (docs/research/prompt-side.md#rows)."""
 
     tools: Literal["typescript", "compact_json", "spaced_json"] = Field(
         default="typescript", description="declaration in the tool_declare turn"

@@ -34,8 +34,9 @@ class Latency(Table):
 
 
 class LogprobEntries(Table):
-    """`[provider.logprob_entries]`: what stands in `logprobs.content`. Which providers do which is not known (openrouter-contract 3.4 and 6);
-    each of these is reported of some server (exactness.md 1.3 and 2c)."""
+    """`[provider.logprob_entries]`: what stands in `logprobs.content`. Which providers do which is not known
+    (docs/research/openrouter-contract.md#3.4 and #6); each of these is reported of some server (docs/research/exactness.md#1.3
+    and #2c)."""
 
     cover: Literal["all", "content"] = Field(
         default="all",
@@ -129,10 +130,10 @@ class Provider(Table):
     outages: tuple[tuple[Seconds, Seconds], ...] = Field(default=(), description="[from, to] since the start: refuses everything")
     tool_quality: Rate = Field(
         default=1.0,
-        description="share of well-formed calls; requests with tools are re-ordered by it (openrouter-contract 1.2 c)",
+        description="share of well-formed calls; requests with tools are re-ordered by it (docs/research/openrouter-contract.md#1.2 c)",
     )
     cancels_streams: bool = Field(
-        default=True, description="a stream that its client leaves stops billing (openrouter-contract 2.5)"
+        default=True, description="a stream that its client leaves stops billing (docs/research/openrouter-contract.md#2.5)"
     )
     faults: Rates = Field(
         default={},

@@ -14,7 +14,8 @@ from eagle3_assets.standin.schema.faults import Faults
 
 
 class Model(Table):
-    """`[model]`: what is sold. OpenRouter answers with the dated slug whatever was asked for (openrouter-contract 1.3)."""
+    """`[model]`: what is sold. OpenRouter answers with the dated slug whatever was asked for
+    (docs/research/openrouter-contract.md#1.3)."""
 
     slug: str = Field(pattern=r"^[^/\s]+/[^/\s]+$", description="what a request asks for")
     dated_slug: str = Field(pattern=r"^[^/\s]+/[^/\s]+$", description="what a response says")
@@ -31,7 +32,7 @@ class ForeignSpend(Table):
 
 
 class Money(Table):
-    """`[server.money]`: how the account shows and guards its balance (openrouter-contract 1.4, 2.4, 2.5)."""
+    """`[server.money]`: how the account shows and guards its balance (docs/research/openrouter-contract.md#1.4, #2.4, #2.5)."""
 
     credits_stale_s: Seconds = Field(default=0.0, description="/credits repeats its value for so many simulated seconds")
     credits_nodes: int = Field(
@@ -57,7 +58,8 @@ class Money(Table):
 
 
 class Limits(Table):
-    """`[server.limits]`: of the platform. A paid model has none today (openrouter-contract 2.3); free ones do."""
+    """`[server.limits]`: of the platform. A paid model has none today (docs/research/openrouter-contract.md#2.3); free ones
+    do."""
 
     requests_per_s: PerSecond | None = Field(default=None, description="token bucket, simulated seconds")
     burst: int = Field(default=20, ge=1)

@@ -249,7 +249,7 @@ class Generator:
         self, request: ChatRequest, kind: EngineKind, sampled: Sampled, *, prompt_ids: Ids, attempt: int, created: int
     ) -> Generation:
         """An answer of an id-returning engine: text as the ids say, nothing billed in money. SGLang numbers tool calls anew, and its
-        id is a bare uuid (contract 4.2; its serving_chat.py)."""
+        id is a bare uuid (docs/research/openrouter-contract.md#4.2; its serving_chat.py)."""
         engine, name = self.profiles.engine, _ENGINES[kind].name
         key, ids = (self.seed, request.hash, attempt, name), sampled.ids
         parts = self._taken_apart(sampled, request.thinking)

@@ -172,7 +172,7 @@ class Ledger:
         self._truth_end += size
 
     def refund(self, generation_id: str) -> None:
-        """Give back what an error finish cost (openrouter-contract 2.5); once."""
+        """Give back what an error finish cost (docs/research/openrouter-contract.md#2.5); once."""
         account = self.generations[generation_id]
         if account.get("refund_due"):
             self._append({"refund": generation_id, "cost_pico": -account["cost_pico"]})

@@ -4,7 +4,8 @@ Belongs here: the attention function that transformers calls, and asking whether
 Does not belong here: what is packed with what (`batches.py`), hooks (`transformers.py`).
 
 Projections, norms and experts see one long row; only attention knows where rows end. Against one row at a time: bit-equal in bf16,
-4e-7 (fp32) on Llama, Qwen3 and DeepSeek-V3 here. A dense block-diagonal mask costs O(pack^2) instead (hidden-states.md, section 2).
+4e-7 (fp32) on Llama, Qwen3 and DeepSeek-V3 here. A dense block-diagonal mask costs O(pack^2) instead
+(docs/research/hidden-states.md#2).
 """
 
 from __future__ import annotations

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 PROBE_LENGTHS = (23, 7)
 # Relative error (norm of the difference / norm of the reference) of one row alone, and of rows captured together. Neighbouring
-# layers are 0.19 (kimi-mini) to 3.6 apart; bf16 rounding alone is 0.0017 (hidden-states.md sections 1, 3; kimi-mini.md 4).
+# layers are 0.19 (kimi-mini) to 3.6 apart; bf16 rounding alone is 0.0017 (docs/research/hidden-states.md#1, #3;
+# docs/research/kimi-mini.md#4).
 ALONE = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 TOGETHER = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-2}
-# An engine with kernels of its own rounds elsewhere: 0.009 to 0.020 in bf16 on vLLM 0.32 (section 1). There a layer counts only when it is
-# also this many times nearer than its neighbours.
+# An engine with kernels of its own rounds elsewhere: 0.009 to 0.020 in bf16 on vLLM 0.32 (docs/research/hidden-states.md#1).
+# There a layer counts only when it is also this many times nearer than its neighbours.
 OTHER_KERNELS = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 3e-2}
 NEARER = 10.0
 MOSTLY_NORMED = 0.9

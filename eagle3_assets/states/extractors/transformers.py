@@ -5,7 +5,7 @@ logits, no cache). Does not belong here: loading (`loading.py`), attention (`pac
 (`self_test.py`), other engines.
 
 Measured against `output_hidden_states=True` with logits: 37 MB instead of 332 MB above the model, 2.0-2.4 x the tokens
-a CPU second (hidden-states.md, sections 1 and 2; `benchmarks/states.py` measures it again).
+a CPU second (docs/research/hidden-states.md#1 and #2; `benchmarks/states.py` measures it again).
 """
 
 from __future__ import annotations

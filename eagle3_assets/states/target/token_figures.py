@@ -4,7 +4,7 @@ Belongs here: per-token figures, the row's statistics, what they mean. Does not 
 head (`target_head.py`), choosing among hypotheses (`choice.py`), the file (`on_policy_table.py`).
 
 q is the distribution that the sampler drew from: the model's, after temperature and nucleus (top_p) truncation, renormalised. Then for
-an id that was drawn from q (research note exactness.md, section 2e)
+an id that was drawn from q (docs/research/exactness.md#2e)
 
 * z = sum(-log q - H) / sqrt(sum V) is about standard normal (H entropy, V variance of -log q under q): far below 0 the ids were
   sampled colder (or copied), far above 0 by another model, from another prompt, or they are not the ids that were sampled;

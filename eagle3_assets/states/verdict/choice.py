@@ -20,7 +20,7 @@ from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.grades import GRADES
 from eagle3_assets.states.target.token_figures import RowStatistics
 
-CHOSEN = 0.99  # posterior from which C1 becomes B2 (exactness.md section 6)
+CHOSEN = 0.99  # posterior from which C1 becomes B2 (docs/research/exactness.md#6)
 IMPOSSIBLE = 6.0  # log10 E: at most one true row in a million
 FLOOR = 1e-6  # of a prior: the text stage is never so sure that the model may not overrule it
 TAIL = 4  # ids at the end of a prompt by which a survivor's own prompt is found

@@ -25,7 +25,7 @@ from eagle3_assets.states.target.token_figures import temperature_of
 
 STAGE = "hidden_states"
 MAX_HEAT = 0.10  # ids that look sampled more than 10 % hotter or colder than stated, for certain
-MAX_NUCLEUS = 0.005  # share of ids outside the nucleus (exactness.md, invariant 24)
+MAX_NUCLEUS = 0.005  # share of ids outside the nucleus (docs/research/exactness.md#5-24)
 CONFIDENCE = 0.999
 COLUMNS = (
     "dataset", "provider", "grade", "final_grade", "winner", "candidates", "judged", "tokens", "mean_logprob", "mean_entropy", "heat",

@@ -111,7 +111,8 @@ def test_streams_and_logprobs_are_asked_for_only_when_the_routing_says_so() -> N
 
 
 def test_no_setting_of_a_campaign_leaves_out_what_must_always_be_sent() -> None:
-    """Contract 1.1, 1.2: an unset max_tokens is the model's maximum, an unset max_price any price, an unset cache a duplicate."""
+    """docs/research/openrouter-contract.md#1.1, #1.2: an unset max_tokens is the model's maximum, an unset max_price any price,
+    an unset cache a duplicate."""
     loose = a_campaign(
         routing={"ignore": (), "quantizations": (), "require_parameters": False, "allow_fallbacks": True, "sort": "throughput"},
         sampling={"temperature": 0.0, "top_p": 1.0, "max_tokens": 1},

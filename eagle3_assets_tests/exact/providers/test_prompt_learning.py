@@ -201,7 +201,7 @@ def met_by_one_form(rows: list[Observation]) -> int:
 def test_one_form_a_provider_and_month_explains_more_than_the_note_reached_by_hand(
     by_month: dict[tuple[str, str], list[Observation]],
 ) -> None:
-    """By hand, with a constant of up to 14 a provider and month: 795 of 1,367 (recorded-traffic.md section 2)."""
+    """By hand, with a constant of up to 14 a provider and month: 795 of 1,367 (docs/research/recorded-traffic.md#2)."""
     rows = sum(map(len, by_month.values()))
     assert rows > 600 and sum(map(met_by_one_form, by_month.values())) >= 0.60 * rows
 

@@ -16,7 +16,8 @@ from eagle3_assets.targets.tokenizer import Profile, load_profile, profile_for_m
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.exact.synthetic import Provider, Truth
 
-# Row by row, no tolerance: residual of prompt and completion, grade, and a word of the reason (prompt-side.md, contract 4.1).
+# Row by row, no tolerance: residual of prompt and completion, grade, and a word of the reason (docs/research/prompt-side.md#rows,
+# docs/research/openrouter-contract.md#4.1).
 RECORDED = {
     "TestOpenAICompatibleCommon/avian-kimi/simple_streaming#0": (0, 0, "C1", ""),
     "TestOpenAICompatibleCommon/avian-kimi/tool_streaming#0": (0, 0, "C1", ""),

@@ -118,13 +118,14 @@ def test_the_rates_are_those_of_the_formula(mini: Profile) -> None:
     rates = rates_of(rows)
     assert (rates.q.events, rates.q.value, rates.f0.value) == (5, 0.05, 0.4)
     assert rates.lambda_per_id.value == 5 / 10_000 and rates.enough
-    assert rates.p_exact(100) == pytest.approx(0.95 / (0.95 + 0.05 * 0.4))  # exactness.md 3.6: q = 5 %, f0 = 0.40 gives 0.979
+    # docs/research/exactness.md#3.6: q = 5 %, f0 = 0.40 gives 0.979
+    assert rates.p_exact(100) == pytest.approx(0.95 / (0.95 + 0.05 * 0.4))
     assert rates.p_exact(100) == pytest.approx(0.979, abs=5e-4)
     assert rates.p_exact(1000) < rates.p_exact(100) < rates.p_exact(10), "longer answers are likelier to hold a region"
 
 
 def test_no_error_is_no_proof(mini: Profile) -> None:
-    """exactness.md 3.7: n answers without an error leave up to about 3/n (one-sided; 3.7/n two-sided)."""
+    """docs/research/exactness.md#3.7: n answers without an error leave up to about 3/n (one-sided; 3.7/n two-sided)."""
     assert Rate.of(0, 299).high == pytest.approx(3.7 / 299, rel=0.02) and Rate.of(0, 299).low == 0.0
     assert rates_of([]).q == Rate(0, 0, 0.0, 0.0, 1.0) and not rates_of([a_row()] * 29).enough
 

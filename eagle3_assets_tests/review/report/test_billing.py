@@ -16,7 +16,7 @@ from eagle3_assets_tests.review.made_rows import evidence, make_row
 
 @pytest.mark.parametrize(("mismatches", "percent"), [(0, 0.18), (1, 0.29), (5, 0.64), (16, 1.48), (82, 5.99)])
 def test_upper_bounds_are_those_of_the_research_note(mismatches: int, percent: float) -> None:
-    assert round(100 * upper_bound(mismatches, 1637), 2) == percent  # exactness.md section 3
+    assert round(100 * upper_bound(mismatches, 1637), 2) == percent  # docs/research/exactness.md#3
     assert round(100 * (1 - lower_bound(1637 - mismatches, 1637)), 2) == percent
 
 

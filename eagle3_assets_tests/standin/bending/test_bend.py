@@ -167,7 +167,8 @@ LEAKED = (
 
 
 def test_a_leaked_section_reads_as_the_slow_detokenizer_joins_it() -> None:
-    """As transformers 4.57.6 decodes it (openrouter-contract 0.2); without </think> it stands in the reasoning."""
+    """As transformers 4.57.6 decodes it (docs/research/openrouter-contract.md#0.2); without </think> it stands in the
+    reasoning."""
     weather = call("functions.weather:0", "{}")
     said = bend(answer("The user wants.", "Oi!", weather), text=SPACED)
     assert (said.reasoning_text, said.content_text) == (" The user wants. ", f" Oi! {LEAKED}")

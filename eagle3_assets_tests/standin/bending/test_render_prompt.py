@@ -41,7 +41,7 @@ def test_golden_chat_is_rendered_to_the_character_and_the_id(case: dict[str, Any
 
 
 def test_recorded_openrouter_prompts_bill_what_is_rendered(recorded: dict[str, dict[str, Any]], kimi: Vocabulary) -> None:
-    """Chutes and Inceptron: TypeScript declaration, history reasoning dropped (prompt-side.md)."""
+    """Chutes and Inceptron: TypeScript declaration, history reasoning dropped (docs/research/prompt-side.md#rows)."""
     bending = PromptBending(tools="typescript", history_reasoning="dropped")
     billed = {}
     for name in ("simple#0", "tool#0", "tool#1"):
@@ -132,7 +132,7 @@ def test_spaced_json_is_the_same_with_pythons_spaces() -> None:
 
 
 def test_recorded_declarations_cost_what_was_measured(recorded: dict[str, dict[str, Any]], kimi: Vocabulary) -> None:
-    """prompt-side.md: compact JSON is 7 to 38 tokens off the bill, spaced JSON 24 to 87."""
+    """docs/research/prompt-side.md#rows: compact JSON is 7 to 38 tokens off the bill, spaced JSON 24 to 87."""
     request, body = recorded["tool#0"]["request"], json.loads(recorded["tool#0"]["response_body"])
     cost = {
         style: len(render_prompt(request["messages"], request["tools"], kimi, bending=PromptBending(tools=style)))
@@ -255,7 +255,7 @@ def test_bending_never_changes_the_clients_messages(messages: list[dict[str, Any
 def test_the_recorded_second_turn_fits_with_spaced_arguments_and_dropped_reasoning(
     recorded: dict[str, dict[str, Any]], kimi: Vocabulary
 ) -> None:
-    """prompt-side.md, rows 3 and 4: every other combination is off wherever it differs."""
+    """docs/research/prompt-side.md#3 and #4: every other combination is off wherever it differs."""
     request, body = recorded["tool#1"]["request"], json.loads(recorded["tool#1"]["response_body"])
     bending = PromptBending(history_reasoning="dropped", history_arguments="spaced")
     prompt = render_prompt(request["messages"], request["tools"], kimi, bending=bending)

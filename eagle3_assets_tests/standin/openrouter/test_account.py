@@ -171,7 +171,8 @@ def test_a_spent_key_limit_stops_requests_while_the_account_has_money(status: in
 
 
 def test_requests_in_flight_together_may_overdraw_the_account(make_standin: MakeStandin, vocabulary: Vocabulary) -> None:
-    """Each is checked against the whole balance before any of them is charged (openrouter-contract 2.4: a negative balance)."""
+    """Each is checked against the whole balance before any of them is charged (docs/research/openrouter-contract.md#2.4: a
+    negative balance)."""
     long = FakeAnswer(spell(vocabulary, " a" * 1500, "b"))
     standin = make_standin(money({"credit_usd": 0.008, "time_scale": 0.01}), bank=(long,))
 
