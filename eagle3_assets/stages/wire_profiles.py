@@ -68,7 +68,7 @@ def judge(a: Artifact) -> list[Verdict]:
 STAGE = Stage(
     name="wire_profiles",
     per=Per.CAMPAIGN,
-    version=5,
+    version=6,
     path=lambda a: a.store.wire_profiles,
     after=(pilot.STAGE, tokenizer_probe.STAGE, answers.STAGE),
     inputs=inputs,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from eagle3_assets.exact.providers.predictive import at_least
 from eagle3_assets.exact.search.deviations import (
     KINDS,
     PRIOR_DAMAGE,
@@ -30,12 +31,15 @@ from eagle3_assets.exact.search.deviations import (
 )
 from eagle3_assets.exact.search.habits import Spelling
 from eagle3_assets.exact.search.observations import Observation
+from eagle3_assets.exact.search.wire_facts import AGAINST_SCHEMA
 
 # Of providers that change texts or calls: 24 of the 40 rewriting worlds of benchmarks/foreign do so in a kind of answers only; of providers
 # in the recorded traffic none of some 20 rewrites texts. In between, and a fact has to earn it against all others.
 LOCAL = 0.2
 SHARES = np.array([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 0.98])
 LEAST_WEIGHT, MOST_PARTS = 0.01, 16
+# Values against the tool's own schema are so many times as frequent as at all others: a server wrote them
+STRANGE_FACTOR, STRANGE_ALPHA, FEWEST_STRANGE, STRANGE_WEIGHT = 3.0, 1e-3, 4, 0.9
 FEWEST_INSIDE = 2
 Logs = npt.NDArray[np.float64]
 Evidence = tuple[float, float, float]
@@ -50,6 +54,18 @@ def damage_json(
     spelling = Spelling.of(rates)
     told = [_evidence(row, by, spelling, sorts=sorts) for row, by in zip(rows, differences, strict=True)]
     return {"damage": _by_kind(rows, told, rates["sorted_keys"], sorts=sorts), "damage_parts": _parts(rows, told)}
+
+
+def strange_parts(rows: Sequence[Observation], others: Sequence[Observation]) -> list[dict[str, Any]]:
+    """`damage_parts` of values against the tool's schema that this provider shows and the others do not (text for numbers): no bill has to
+    be missed for them. Nothing without calls elsewhere."""
+    calls, elsewhere = [row for row in rows if row.section], [row for row in others if row.section]
+    out = []
+    for fact, k in Counter(fact for row in calls for fact in row.facts if fact.startswith(AGAINST_SCHEMA)).items():
+        usual = STRANGE_FACTOR * (sum(fact in row.facts for row in elsewhere) + 0.5) / (len(elsewhere) + 1)
+        if elsewhere and k >= FEWEST_STRANGE and at_least(k, len(calls), min(usual, 1.0)) < STRANGE_ALPHA:
+            out.append({"fact": fact, "weight": STRANGE_WEIGHT, "share": STRANGE_WEIGHT})
+    return out
 
 
 def _evidence(row: Observation, differences: Mapping[int, float], spelling: Spelling, *, sorts: bool) -> Evidence:
@@ -70,7 +86,7 @@ def _by_kind(
         seen["calls" if row.kind == "listed" and not sorts else row.kind].append(one)
     texts = damage_of(seen["text"])
     out = {kind: texts if kind == "text" else damage_of(seen[kind], max(texts, PRIOR_DAMAGE)) for kind in KINDS}
-    if sorts:  # what was not sorted by itself was damaged
+    if sorts:  # what was not sorted by itself was damaged; a row knows more of its own calls (`key_order.sorted_anew`)
         out |= {kind: damage_of(seen[kind], 1 - natural[kind], SORTED_ROWS) for kind in KINDS if kind in natural}
     else:
         out["listed"] = out["calls"]

@@ -37,10 +37,15 @@ def schemas_of(request: Mapping[str, Any]) -> Schemas:
 
 class KeyOrder(NamedTuple):
     """Of a call with two keys and more in an object: whether its schema lists them all in the alphabet's order, and whether they came
-    so."""
+    so; `of`: the tool and its keys, whose order is one habit of the model."""
 
     listed: bool
     is_sorted: bool
+    of: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return "listed" if self.listed else "keys"
 
 
 def key_order(call: ToolCall, schemas: Schemas) -> KeyOrder | None:
@@ -50,7 +55,10 @@ def key_order(call: ToolCall, schemas: Schemas) -> KeyOrder | None:
     except (ValueError, RecursionError):
         return None
     told = list(_objects(arguments, schemas.get(call.name, UNDECLARED)))
-    return KeyOrder(all(one.listed for one in told), all(one.is_sorted for one in told)) if told else None
+    if not told:
+        return None
+    named = f"{call.name}({','.join(sorted(arguments))})" if isinstance(arguments, dict) else call.name
+    return KeyOrder(all(one.listed for one in told), all(one.is_sorted for one in told), named)
 
 
 def _objects(value: Any, schema: Any) -> list[KeyOrder]:
@@ -70,10 +78,25 @@ def _objects(value: Any, schema: Any) -> list[KeyOrder]:
     return [*([KeyOrder(listed, keys == sorted(keys))] if len(keys) > 1 else []), *inner]
 
 
+def orders_of(calls: Sequence[ToolCall], schemas: Schemas) -> tuple[KeyOrder, ...]:
+    """Of each call that has an order of keys."""
+    return tuple(order for call in calls if (order := key_order(call, schemas)) is not None)
+
+
+def sorted_anew(orders: Sequence[KeyOrder], natural: Mapping[str, Any]) -> float:
+    """P(a server that sorts keys changed one of these calls): the model had not sorted them itself. `natural`: how often it does, by kind
+    of call, and by tool and keys where they were seen elsewhere (`calls`)."""
+    own = 1.0
+    for order in orders:
+        if order.is_sorted:
+            own *= float((natural.get("calls") or {}).get(order.of, natural.get(order.kind, 0.5)))
+    return 1.0 - own
+
+
 def kind_of(calls: Sequence[ToolCall], schemas: Schemas) -> Kind:
     """What a server may have changed in these calls: nothing ("text"), spelling ("calls"), or also the order of keys ("keys": they are
     sorted, and by the schema would not be; "listed": they are sorted, and so are they in the schema)."""
     if not calls:
         return "text"
-    told = [order for call in calls if (order := key_order(call, schemas)) is not None and order.is_sorted]
+    told = [order for order in orders_of(calls, schemas) if order.is_sorted]
     return "calls" if not told else "listed" if all(order.listed for order in told) else "keys"

@@ -18,7 +18,8 @@ from eagle3_assets.exact.search.canonicality import Drawn, drawn_of
 from eagle3_assets.exact.search.deviations import Kind
 from eagle3_assets.exact.search.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
-from eagle3_assets.exact.search.key_order import KeyOrder, key_order, kind_of, schemas_of
+from eagle3_assets.exact.search.key_order import KeyOrder, kind_of, orders_of, schemas_of
+from eagle3_assets.exact.search.leaks import bare_fields
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
 from eagle3_assets.exact.search.wire_facts import Facts, facts_of
@@ -111,7 +112,9 @@ class Observation:
 
 
 def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mode: Mode, at: float = 0.0) -> Observation | None:
-    """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text)."""
+    """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text that no single reading
+    explains). Of one with marker text its bill says whether that is the model's text or markers that no parser found: a name has several
+    ids more than a marker."""
     if fields.problems or not fields.billed_completion or fields.finish_reason not in (*ENDS_TURN, "length"):
         return None
     prior = count_calls(request.get("messages") or [])
@@ -119,13 +122,14 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         frames = enumerate_frames(
             profile, fields, thinking=mode.turn, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
         )
-        if any(frame.leaked for frame in frames):
-            return None
+        frames = _told_by_bill(frames, fields.billed_completion)
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
     except ExactError:
         return None
     forms, form_ids = _prompt_counts(profile, request, fields, mode.prompt)
     first, schemas = frames[0].parts, schemas_of(request)
+    if frames[0].leaked:
+        fields = bare_fields(profile, fields, mode.turn)
     return Observation(
         at=at,
         tools=bool(request.get("tools")),
@@ -143,7 +147,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
         kind=kind_of(fields.tool_calls, schemas),
-        ordered=tuple(found for call in fields.tool_calls if (found := key_order(call, schemas)) is not None),
+        ordered=orders_of(fields.tool_calls, schemas),
         billed_prompt=fields.billed_prompt,
         drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
@@ -151,6 +155,18 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         streams=_stream_edges(profile, frames[0], fields),
         facts=facts_of(request, fields),
     )
+
+
+def _told_by_bill(frames: Sequence[Frame], billed: int) -> list[Frame]:
+    """The frames as the text stands, or those with markers read out of it: whichever is nearer to the bill."""
+    stands, leaked = ([frame for frame in frames if frame.leaked == is_leaked] for is_leaked in (False, True))
+    if not leaked or not stands:
+        return stands or leaked
+    off = [
+        abs(part[0].size + sum(t.count(t.lead, t.trail) for t in (part[0].reasoning, part[0].content)) - billed)
+        for part in (stands, leaked)
+    ]
+    return leaked if off[1] < off[0] else stands
 
 
 def _stream_edges(profile: Profile, frame: Frame, fields: Fields) -> tuple[Edges, ...]:

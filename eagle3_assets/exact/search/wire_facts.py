@@ -19,8 +19,11 @@ from eagle3_assets.exact.search.key_order import schemas_of
 from eagle3_assets.wire.fields import Fields, ToolCall
 
 Facts = frozenset[str]
+AGAINST_SCHEMA = "calls: against the schema: "  # in front of such facts: they do not depend on what was asked
 SYSTEM, EARLIER, TOOL_RESULTS, SEVERAL_SYSTEMS = "a system turn", "earlier turns", "tool results", "several system turns"
+REQUEST_FACTS = tuple(f"request: {fact}" for fact in (SYSTEM, EARLIER, TOOL_RESULTS, SEVERAL_SYSTEMS))
 _RUNS = re.compile(r"([^\w\s])\1+|[^\S\n]{2,}|[^\S\n]\n|\n{2,}")
+_FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _LONGEST = 4
 _JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
@@ -31,6 +34,7 @@ def facts_of(request: Mapping[str, Any], fields: Fields) -> Facts:
     out = {f"text: {fact}" for fact in _of_text(text)}
     for name, part in (("reasoning", fields.reasoning), ("content", fields.content)):
         out |= {f"{name}: {fact}" for fact in _of_edges(part or "")}
+    out |= {f"text: {fact}" for fact in _of_json(text)} if "{" in text or "[" in text else set()
     if fields.tool_calls:
         schemas = schemas_of(request)
         out |= {f"calls: {fact}" for call in fields.tool_calls for fact in _of_call(call, schemas.get(call.name, {}))}
@@ -59,6 +63,21 @@ def _of_text(text: str) -> Iterator[str]:
         yield repr(run)
 
 
+def _of_json(text: str) -> Iterator[str]:
+    """JSON between fences, or all of a part of the text."""
+    for block in (
+        *(match[1] for match in _FENCED.finditer(text)),
+        *(part for part in text.split("\n") if part.lstrip().startswith(("{", "["))),
+    ):
+        try:
+            value = json.loads(block)
+        except (ValueError, RecursionError):
+            continue
+        yield "JSON"
+        if isinstance(value, dict) and len(value) > 1:
+            yield "JSON with sorted keys" if list(value) == sorted(value) else "JSON with keys in another order"
+
+
 def _of_edges(text: str) -> Iterator[str]:
     core = text.strip()
     if core:
@@ -78,8 +97,10 @@ def _of_call(call: ToolCall, schema: Any) -> Iterator[str]:
 
 
 def _of_value(value: Any, schema: Mapping[str, Any]) -> Iterator[str]:
-    told = "null" if value is None else _JSON_TYPES[type(value)]
-    yield f"{told} for {schema.get('type') or 'anything'}" if isinstance(schema.get("type"), str | None) else told
+    told, declared = "null" if value is None else _JSON_TYPES[type(value)], schema.get("type")
+    yield told
+    if isinstance(declared, str) and told != declared and (told, declared) != ("integer", "number"):
+        yield f"against the schema: {told} for {declared}"
     if not value and value is not None:
         yield f"an empty or false {told}"
     if isinstance(value, str) and value.strip("-").replace(".", "", 1).isdigit():
