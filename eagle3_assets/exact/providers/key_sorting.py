@@ -41,7 +41,7 @@ def count_sorted(rows: Sequence[Observation]) -> dict[str, tuple[int, int]]:
 
 
 def natural_order(windows: Sequence[Sequence[Observation]]) -> dict[str, Any]:
-    """{class: the share of its calls whose keys the model sorts by itself}, the likeliest, where any provider may sort; `calls` {tool with
+    """{class: the share of its calls whose keys the model sorts by itself}, the likeliest, where any provider may sort; `by_call` {tool with
     its keys: the same of them alone}, of those that are seen most."""
     told = [count_sorted(rows) for rows in windows]
     best, chosen = -math.inf, dict.fromkeys(CLASSES, 0.5)
@@ -72,7 +72,7 @@ def _refined(natural: Mapping[str, float], windows: Sequence[Sequence[Observatio
             k_n[0] += share * order.is_sorted
             k_n[1] += share
     most = sorted((item for item in seen.items() if item[1][1] >= FEWEST_CALLS), key=lambda item: -item[1][1])[:MOST_CALLS]
-    out["calls"] = {of: round((k + CLASS_WEIGHT * out[name]) / (n + CLASS_WEIGHT), 5) for (name, of), (k, n) in sorted(most)}
+    out["by_call"] = {of: round((k + CLASS_WEIGHT * out[name]) / (n + CLASS_WEIGHT), 5) for (name, of), (k, n) in sorted(most)}
     return out
 
 

@@ -12,7 +12,7 @@ Schema (version 6):
     version, profile, tokenizer_sha256, rule {…}, model {place: {fields, with, known, share, runs}, sampling {canonicality {strata
     [{temperature, top_p (buckets), kind, ids, regions}] …}, lambda_per_token, count_neutral (both for readers), changes {tokens more:
     share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, counts (the same unsmoothed, for the
-    next learning), sorted_keys {keys|listed: share of such calls (`key_order.py`) whose keys the model sorts by itself, calls
+    next learning), sorted_keys {keys|listed: share of such calls (`key_order.py`) whose keys the model sorts by itself, by_call
     {tool with its keys: share}}}},
     providers {name: the summary of its largest latest window + windows [window …]}
     window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of

@@ -85,11 +85,11 @@ def orders_of(calls: Sequence[ToolCall], schemas: Schemas) -> tuple[KeyOrder, ..
 
 def sorted_anew(orders: Sequence[KeyOrder], natural: Mapping[str, Any]) -> float:
     """P(a server that sorts keys changed one of these calls): the model had not sorted them itself. `natural`: how often it does, by kind
-    of call, and by tool and keys where they were seen elsewhere (`calls`)."""
+    of call, and by tool and keys where they were seen elsewhere (`by_call`)."""
     own = 1.0
     for order in orders:
         if order.is_sorted:
-            own *= float((natural.get("calls") or {}).get(order.of, natural.get(order.kind, 0.5)))
+            own *= float((natural.get("by_call") or {}).get(order.of, natural.get(order.kind, 0.5)))
     return 1.0 - own
 
 

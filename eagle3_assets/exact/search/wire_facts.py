@@ -100,7 +100,7 @@ def _of_value(value: Any, schema: Mapping[str, Any]) -> Iterator[str]:
     told, declared = "null" if value is None else _JSON_TYPES[type(value)], schema.get("type")
     yield told
     if isinstance(declared, str) and told != declared and (told, declared) != ("integer", "number"):
-        yield f"against the schema: {told} for {declared}"
+        yield f"against the schema: {told} for {'number' if declared == 'integer' else declared}"
     if not value and value is not None:
         yield f"an empty or false {told}"
     if isinstance(value, str) and value.strip("-").replace(".", "", 1).isdigit():
