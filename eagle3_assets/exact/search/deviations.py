@@ -33,6 +33,8 @@ SAME_COUNT_SORTED = 0.465
 SAME_COUNT_LOCAL = 0.4  # where one kind of value or character is rewritten in place
 # Of answers that were cut inside a character, by how many ids the bill has more than the text: the first bytes of it, which servers leave out
 CUT_CHANGES: Mapping[int, float] = {1: 0.6, 2: 0.3, 3: 0.1}
+# Most damage moves a count by little, some (a block written anew, a sentence lost) by anything up to a few dozen
+WIDE, WIDEST = 0.3, 40
 CUT_INSIDE = 1e-3  # how often one is cut so whose text has had no character of several ids so far
 SORTED_ROWS = 50.0  # what the model's own order of keys, seen at other providers, weighs at one that sorts them
 
@@ -64,7 +66,11 @@ class Deviations:
 
     def hits(self, difference: int) -> float:
         """P(a damaged row's bill is `difference` more than the count of the text that came)."""
-        return self.same if difference == 0 else (1 - self.same) * 0.5 * 0.5 ** min(abs(difference), 12)
+        if difference == 0:
+            return self.same
+        return (1 - self.same) * (
+            (1 - WIDE) * 0.5 * 0.5 ** min(abs(difference), 30) + WIDE / (2 * WIDEST) * (abs(difference) <= WIDEST)
+        )
 
 
 def shares_of_changes(counted: Mapping[int, int]) -> dict[int, float]:
