@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -23,6 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from eagle3_assets.errors import CampaignError
 from eagle3_assets.grades import ADMITTED, HANDED_ON, GradeName
 
+DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
+URL_VARIABLE = "OPENROUTER_BASE_URL"
+PLAY_SERVERS = ("embedded", "loopback")  # what they charge is nobody's money
 CAMPAIGNS_DIR = Path(__file__).parent / "campaigns"
 BUILT_IN = ("demo", "kimi-k2.5")
 N_SHARDS = 16
@@ -542,6 +546,27 @@ class Campaign(_Table):
         return any(d.backend == "openrouter" for d in self.dataset)
 
     @property
+    def server_address(self) -> str | None:
+        """Who answers rented prompts: `openrouter.ai` (or another host that OPENROUTER_BASE_URL names), `loopback` for a server on this
+        machine (the stand-in; its port says nothing), `embedded`; None where nothing is rented. It decides what answers, prices and
+        profiles mean, so it is locked with what was paid for, although the campaign file never names it."""
+        if not self.rents:
+            return None
+        if self.server.kind == "embedded":
+            return "embedded"
+        host = urlsplit(os.environ.get(URL_VARIABLE) or DEFAULT_BASE_URL).hostname or "?"
+        try:
+            is_loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_loopback = host == "localhost"
+        return "loopback" if is_loopback else host
+
+    @property
+    def is_play_money(self) -> bool:
+        """Whether what answers cost is stand-in money."""
+        return self.server_address in PLAY_SERVERS
+
+    @property
     def layers(self) -> tuple[int, int, int]:
         """(low, mid, high) as E_k."""
         return self.extraction.layers or default_layers(self.target.num_hidden_layers)
@@ -557,8 +582,10 @@ class Campaign(_Table):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of what must not change under data already paid for (`locked_facts`)."""
-        return hashlib.sha256(json.dumps(self.locked_facts(), sort_keys=True).encode()).hexdigest()
+        """sha256 of what the file says that must not change under data already paid for (`locked_facts` but the server's address, which an
+        approval names beside it)."""
+        facts = {name: value for name, value in self.locked_facts().items() if name != "server.address"}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def locked_facts(self) -> dict[str, Any]:
         """What decides the content of paid answers: target, server, seed, sampling, and each dataset's selection.
@@ -574,6 +601,8 @@ class Campaign(_Table):
             "server.kind": self.server.kind,
             "sampling": self.sampling.model_dump(mode="json"),
         }
+        if self.server_address is not None:
+            facts["server.address"] = self.server_address
         for d in self.dataset:
             free = {"name", "usd", "trusted", "licence", "reserve", "rows", "token_budget", "mean_tokens"}
             for key, value in d.model_dump(mode="json", exclude=free).items():

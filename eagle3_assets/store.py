@@ -412,6 +412,15 @@ class Store:
     def lock(self, name: str, *, what: str) -> FileLock:
         return FileLock(self.locks / f"{name}.lock", what=what)
 
+    def answered_by(self) -> str | None:
+        """`server.address` in campaign.lock: whose answers, prices and money lie here; None before the first. Never raises."""
+        try:
+            raw = json.loads((self.root / "campaign.lock").read_bytes())
+            facts = raw["facts"]
+            return str(facts.get("server.address", "openrouter.ai" if facts["server.kind"] == "openrouter" else "embedded"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
     def bind(self, campaign: Campaign, answered: Collection[str] = ()) -> None:
         """Write what must not change under paid data into `campaign.lock`; refuse a campaign that differs. Raises CampaignError.
 
@@ -421,6 +430,8 @@ class Store:
         path = self.root / "campaign.lock"
         now = json.loads(json.dumps(campaign.locked_facts()))
         old = _locked_facts(campaign, path) if path.exists() else {}
+        if old and old.get("server.kind") == "openrouter" and campaign.rents:
+            old.setdefault("server.address", "openrouter.ai")  # a lock of before the address was written
         changed = [k for k, v in old.items() if now.get(k) != v and not _left_out(k, campaign)]
         if changed:
             raise CampaignError(_difference(campaign, path, old, now, changed))
@@ -453,8 +464,19 @@ def _left_out(fact: str, campaign: Campaign) -> bool:
 
 def _difference(campaign: Campaign, path: Path, old: dict[str, Any], new: dict[str, Any], changed: list[str]) -> str:
     first = changed[0]
+    if first == "server.address":
+        return _another_server(path, str(old[first]), str(new[first]))
     more = f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})" if len(changed) > 1 else ""
     return (
         f"{campaign.path}: {first} was {json.dumps(old[first])} when data in {path.parent} was paid for and is now "
         f"{json.dumps(new.get(first))}{more}; put it back, or give this campaign another campaign.name"
+    )
+
+
+def _another_server(path: Path, then: str, now: str) -> str:
+    """Answers, prices and profiles of one server are no facts about another: rehearsed ones never become real ones, or the other way."""
+    same = "unset it" if then == "openrouter.ai" else f"set it to the server of that time ({then})"
+    return (
+        f"{path}: what lies in {path.parent} was answered by {then}, and OPENROUTER_BASE_URL leads to {now}: neither answers, prices nor an "
+        f"approval carry over; {same}, or start in a fresh root: EAGLE3_DATA=<another folder>"
     )

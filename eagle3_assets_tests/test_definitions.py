@@ -79,6 +79,7 @@ def test_every_check_of_the_table_is_a_separate_asset_check(campaign: Campaign) 
             assert (spec.partitions_def is not None) == partitioned, spec
 
 
+@pytest.mark.slow
 def test_definitions_load_without_torch_transformers_or_datasets() -> None:
     code = (
         "import sys, eagle3_assets.definitions\n"
@@ -108,6 +109,7 @@ def test_every_asset_carries_the_code_version_of_its_stage(campaign: Campaign) -
     assert told == expected
 
 
+@pytest.mark.slow
 def test_a_bad_campaign_still_loads_one_asset_that_carries_the_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("[campaign]\nname = 'x'\nseeed = 3\n")

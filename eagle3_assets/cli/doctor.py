@@ -116,6 +116,8 @@ def require_ready(campaign: Campaign, until: str | None) -> None:
         store = Store.of(campaign)
         looks += [lambda d=d: _source(campaign, d) for d in campaign.dataset if not store.prompts(d.name).exists()]  # type: ignore[misc]
     lacking: list[Eagle3Error] = []
+    if (Store.of(campaign).root / "campaign.lock").exists():
+        Store.of(campaign).bind(campaign)  # answers of another server are not current, however fresh they look
     for look in looks:
         try:
             finding = look()

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3_assets import stages
-from eagle3_assets.campaign import SHARDS, Campaign, Dataset, load_campaign
+from eagle3_assets.campaign import PLAY_SERVERS, SHARDS, Campaign, Dataset, load_campaign
 from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.corpus.parts import corpus_shards
 from eagle3_assets.errors import Eagle3Error, StoreError
@@ -260,7 +260,7 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
     console.print(table)
     usd, states = summary["money"], summary["states"]
     seen = {grade for d in summary["datasets"] for grade in d["grades"]}
-    play = "stand-in money" if campaign.server.kind == "embedded" else "USD"
+    play = "stand-in money" if (store.answered_by() or campaign.server_address) in PLAY_SERVERS else "USD"
     lines = [
         ("grades", " · ".join(f"{name} {GRADES[name].meaning}" for name in GRADES if name in seen) or "no row yet"),
         ("money", f"{usd['spent_usd']:.4f} {play} spent (pilot included), {usd['reserved_usd']:.4f} reserved for requests in flight, "

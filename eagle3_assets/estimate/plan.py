@@ -239,6 +239,7 @@ def approve(campaign: Campaign, store: Store, usd: float) -> Path:
         store.approval,
         {
             "fingerprint": campaign.fingerprint,
+            "server": campaign.server_address,
             "usd": usd,
             "max_price_prompt": campaign.routing.max_price_prompt,
             "max_price_completion": campaign.routing.max_price_completion,
@@ -256,6 +257,10 @@ def approved_usd(campaign: Campaign, store: Store) -> float:
     if not store.approval.exists():
         raise GateError(f"{store.approval}: nothing is approved, so answers may not spend; {how}")
     approval = _read_approval(store.approval, how)
+    if (then := approval.get("server", "openrouter.ai")) != campaign.server_address:
+        raise GateError(
+            f"{store.approval}: was given for money at {then}; answers would be bought at {campaign.server_address}; {how}"
+        )
     if approval["fingerprint"] != campaign.fingerprint:
         raise GateError(f"{store.approval}: was given for another version of {campaign.path}; {how}")
     for key in ("max_price_prompt", "max_price_completion"):

@@ -140,6 +140,7 @@ def _commit(a: Artifact, made_from: dict[str, Any], result: ShardResult) -> Made
         "cost_usd": result.cost_usd,
         "completion_tokens": result.completion_tokens,
         "reasons": result.reasons,
+        "server": a.campaign.server_address if rented(a.campaign.dataset_named(result.dataset)) else None,
     }
     manifest = commit(a.path, files=sorted(a.path.glob("segment-*")), inputs=made_from, numbers=numbers)
     return Made(a, manifest, {**numbers, "folder": a.path}, rows=result.finished)

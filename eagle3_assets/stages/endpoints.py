@@ -25,7 +25,7 @@ class Inputs:
 
 
 def settings(campaign: Campaign, dataset: str) -> Mapping[str, Any]:
-    return {"model": campaign.target.model, "server": campaign.server.model_dump(mode="json")}
+    return {"model": campaign.target.model, "server": campaign.server.model_dump(mode="json"), "address": campaign.server_address}
 
 
 def make(a: Artifact, face: Face) -> Made:
@@ -43,7 +43,7 @@ def make(a: Artifact, face: Face) -> Made:
             "snapshot": snapshot,
         },
     )
-    numbers = {"eligible": len(resolved.eligible), "refused": len(resolved.refused)}
+    numbers = {"server": a.campaign.server_address, "eligible": len(resolved.eligible), "refused": len(resolved.refused)}
     manifest = commit(a.path, files=[a.path], inputs=a.inputs(), numbers=numbers)
     return Made(a, manifest, {**numbers, "endpoints": endpoint_table(resolved), "file": a.path})
 

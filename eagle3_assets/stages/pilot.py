@@ -51,7 +51,9 @@ def make(a: Artifact, face: Face) -> Made:
     found["routing"] = routes.routing_table(resolved, found)
     write_json(a.path, found)
     files = [a.path, *a.store.pilot_dir.glob("segment-*")]
-    manifest = commit(a.path, files=files, inputs=made_from, numbers={"spent_usd": found["spent_usd"]})
+    manifest = commit(
+        a.path, files=files, inputs=made_from, numbers={"spent_usd": found["spent_usd"], "server": a.campaign.server_address}
+    )
     shown = {name: value for name, value in found.items() if name not in ("wire_profiles", "routing")}
     return Made(a, manifest, {**shown, "routing": endpoints.endpoint_table(resolved, found), "file": a.path})
 

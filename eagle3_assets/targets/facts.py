@@ -250,6 +250,8 @@ class JinjaTemplate(Table):
 
     kind: Literal["jinja"]
     switch: str | None = None
+    arguments: Literal["text", "object"] = "text"
+    variables: Mapping[str, str | bool | int] = Field(default_factory=dict)
     generation_suffix: str = ""
     sha256: str | None = None
 

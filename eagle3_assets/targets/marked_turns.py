@@ -1,6 +1,6 @@
 """Turns whose parts are set off by single control tokens: an automaton over ids that accepts, splits, and puts together again.
 
-Belongs here: reasoning, content and the end of a turn (tokenizers.md section 4, openrouter-contract.md 3.3):
+Belongs here: reasoning, content and the end of a turn (docs/research/tokenizers.md#4, docs/research/openrouter-contract.md#3.3):
 
     thinking   reasoning </think> content [tools] <|im_end|>      (tools may end the reasoning without </think>: Kimi)
     opened_by = "model" (K2-Thinking, Qwen3): <think> comes first; instant mode and K2 Instruct emit neither marker

@@ -44,6 +44,9 @@ class WireAnswer:
     cost_usd: float | None = None
     reason: str | None = None
     retry_class: RetryClass | None = None
+    server: str | None = (
+        None  # who was asked: `openrouter.ai`, `loopback`, `embedded`, an engine's address; None in older records
+    )
     completion_tokens: int | None = None  # as billed in `body`; None where nobody counted yet: a resume then parses the body
 
     @property

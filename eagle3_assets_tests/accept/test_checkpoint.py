@@ -29,6 +29,7 @@ def load(folder: Path, trained: Trained) -> Drafter:
     return load_checkpoint(folder, trained.drafter.embed_tokens.weight, num_hidden_layers=8).drafter
 
 
+@pytest.mark.slow
 def test_what_was_saved_is_what_is_read(trained: Trained, saved: Path) -> None:
     loaded = load_checkpoint(saved, trained.drafter.embed_tokens.weight, num_hidden_layers=8)
     assert loaded.layers == trained.place.campaign.layers
@@ -36,6 +37,7 @@ def test_what_was_saved_is_what_is_read(trained: Trained, saved: Path) -> None:
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_specforges_names_and_configuration_give_the_same_figures(trained: Trained, saved: Path) -> None:
     """`midlayer`, a flat configuration, ids that count outputs of layers, no embedding in the file."""
     from safetensors.torch import load_file, save_file

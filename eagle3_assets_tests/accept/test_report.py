@@ -31,6 +31,7 @@ def document(trained: Trained, checkpoint: Path) -> dict[str, object]:
     return build_acceptance(trained.place.campaign, trained.place.store, checkpoint, Decoding(3, Tree(4, 3, 12)))
 
 
+@pytest.mark.slow
 def test_groups_add_up_and_every_way_is_there(document: dict[str, object], trained: Trained) -> None:
     ways = document["ways"]
     assert list(ways) == list(WAYS) and document["rows"] == len(trained.validation)
@@ -43,6 +44,7 @@ def test_groups_add_up_and_every_way_is_there(document: dict[str, object], train
     assert ways["sampled_tree"]["all"]["tau"] > ways["sampled_chain"]["all"]["tau"] > ways["sampled_chain_drawn"]["all"]["tau"]
 
 
+@pytest.mark.slow
 def test_a_trained_drafter_is_above_an_untrained_one_and_shuffled_states_are_not(
     document: dict[str, object], trained: Trained, checkpoint: Path
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_dataset_below_the_mean_by_more_than_its_interval_is_named(document: d
     assert next(v for v in judge_acceptance(document) if v.check == "no_dataset_behind").passed
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_escapes_what_it_is_given_and_loads_nothing(document: dict[str, object], tmp_path: Path) -> None:
     hostile = {**document, "campaign": "<script>alert(1)</script>"}
     page = render_html(hostile, [], draw(document))

@@ -32,6 +32,7 @@ def by_hand(hits: np.ndarray) -> list[int]:
     return accepted
 
 
+@pytest.mark.slow
 @given(BITS)
 def test_the_walk_goes_on_behind_what_was_accepted_and_its_own_id(rows: list[list[bool]]) -> None:
     hits = nested(rows)
@@ -93,6 +94,7 @@ def test_censored_verifications_do_not_pull_the_estimate_down() -> None:
     assert float(acceptance_length((tested * known).sum(0), (accepted * known).sum(0))) == pytest.approx(truth, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says_and_knows_conversations() -> None:
     """Conversations differ: an interval over verifications alone would be far too narrow."""
     rng = np.random.default_rng(2)

@@ -28,6 +28,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_in_the_same_weights_to_the_bit(trained: Trained, tmp_path: Path) -> None:
     rows = [stored.row for stored in stored_rows(trained.place.campaign, trained.place.store, "train")]
     settings = replace(SETTINGS, epochs=1)
@@ -63,6 +64,7 @@ def test_settings_with_unknown_names_or_wrong_types_are_refused() -> None:
             settings_of(wrong)
 
 
+@pytest.mark.slow
 def test_the_process_killed_in_mid_run_goes_on_from_the_hand_off_alone(trained: Trained, tmp_path: Path) -> None:
     """kill -9, then the same command: the same checkpoint as of a run that nobody stopped, every step reported once."""
     place = trained.place

@@ -62,6 +62,7 @@ def plain_tau(walks: Sequence[Walked]) -> float:
     return 1 + sum(sum(w.accepted) for w in walks) / sum(len(w.accepted) for w in walks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_chain_is_accepted_as_a_real_walk_accepts_it(trained: Trained, temperature: float) -> None:
     rows = walk_for_real(trained, decode_chain, CONVERSATIONS, temperature, chain=CHAIN, drawn=False)
@@ -81,6 +82,7 @@ def test_a_chain_is_accepted_as_a_real_walk_accepts_it(trained: Trained, tempera
     assert whole["tau"] == pytest.approx(plain_tau(walks), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_tree_is_accepted_as_a_real_walk_accepts_it(trained: Trained, temperature: float) -> None:
     count = CONVERSATIONS
@@ -95,6 +97,7 @@ def test_a_tree_is_accepted_as_a_real_walk_accepts_it(trained: Trained, temperat
     assert whole["tau"] == pytest.approx(plain_tau(walks), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_drawn_drafts_are_accepted_as_often_as_the_simulation_says(trained: Trained) -> None:
     """Chance decides each draft, so its probability is compared for every draft that was put to the test, and the sums within their error."""
     rows = walk_for_real(trained, decode_chain, CONVERSATIONS, 1.0, chain=CHAIN, drawn=True)
@@ -117,6 +120,7 @@ def test_drawn_drafts_are_accepted_as_often_as_the_simulation_says(trained: Trai
     assert whole["verifications"] == pytest.approx(sum(expected))
 
 
+@pytest.mark.slow
 def test_bf16_states_as_a_campaign_stores_them_change_little(trained: Trained) -> None:
     rows = walk_for_real(trained, decode_chain, 60, 1.0, chain=CHAIN, drawn=False)
     rounded = [

@@ -17,6 +17,7 @@ import budget  # noqa: E402
 SEEDS = range(1000, 1020)  # not those of the benchmark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_random_campaign_spends_above_its_approval_or_leaves_money_lying(seed: int) -> None:
     outcome = budget.play_seed(seed)

@@ -34,6 +34,7 @@ def test_without_the_shared_server_the_benchmark_says_so_and_measures_nothing(
     assert "skipped: everything" in (said := capsys.readouterr().out) and "EAGLE3_SHARED_RESEARCH" in said
 
 
+@pytest.mark.slow
 def test_base_and_ours_answer_everything_from_the_same_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

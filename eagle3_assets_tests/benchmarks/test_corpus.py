@@ -21,6 +21,7 @@ def threads_restored() -> Iterator[None]:
     pa.set_io_thread_count(before[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads_restored")
 def test_planted_copies_are_what_is_dropped_and_threads_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "DATASETS", (("a1_sessions", 96, 900, 0.5, 0.5), ("b2_answers", 320, 300, 0.5, 0.1)))

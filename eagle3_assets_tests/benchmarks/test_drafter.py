@@ -115,6 +115,7 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_asked_for(target: T
     assert [row for batch in drafter.make_batches(rows, 90) for row in batch] == rows
 
 
+@pytest.mark.slow
 def test_a_draft_depends_on_its_own_row_and_on_nothing_behind_it(target: Target) -> None:
     a, b = make_rows(target, 2, seed=3)
     drafting = OwnDrafter(target, seed=0)
@@ -130,6 +131,7 @@ def test_a_draft_depends_on_its_own_row_and_on_nothing_behind_it(target: Target)
 
 
 # ---------------------------------------------------------------------------------------------------- learning
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in DRAFTERS if drafter.installed(name)])
 def test_states_teach_a_drafter_and_states_off_by_one_teach_it_the_wrong_thing(name: str, target: Target) -> None:
     bench = drafter.Bench(name, target, make_rows(target, 60, seed=1), make_rows(target, 20, seed=2), SETTINGS)

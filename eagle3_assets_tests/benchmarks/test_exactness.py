@@ -124,6 +124,7 @@ def bought(tmp_path_factory: pytest.TempPathFactory, mini: Profile) -> purchase.
     return purchase.buy(profiles, root, make_questions(60, 0), beside=beside, seed=0, per_engine=20)
 
 
+@pytest.mark.slow
 def test_what_is_bought_has_its_truth_and_the_rows_are_judged_by_it(bought: purchase.Purchase, mini: Profile) -> None:
     assert list(bought.folders) == ["plain", "stripper", "estimator", "(engine)", "(sglang)"]
     assert len(bought.truths) == 3 * 60 + 2 * 20
@@ -150,6 +151,7 @@ def test_plain_encoding_of_a_verbatim_answer_is_exact_and_the_seeds_end_never(bo
     assert right.absolute >= abs(right.signed)
 
 
+@pytest.mark.slow
 def test_the_command_runs_on_a_file_that_it_never_saw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = benchmark.OWN_PROFILES.read_text()
     (tmp_path / "mine.toml").write_text(own[: own.index("[[provider]]")] + PROVIDERS)

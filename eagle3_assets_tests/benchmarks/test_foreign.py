@@ -46,6 +46,7 @@ def test_the_foreign_model_imports_nothing_of_the_platform() -> None:
             assert not any(name.startswith("eagle3_assets") for name in names), path
 
 
+@pytest.mark.slow
 def test_two_writings_of_template_and_encoder_agree(made: model.Model) -> None:
     k25 = load_profile("kimi-k2.5", TOKENIZERS)
     rng = Random(3)
@@ -57,6 +58,7 @@ def test_two_writings_of_template_and_encoder_agree(made: model.Model) -> None:
         assert made.encode(case.reasoning) == k25.encode(case.reasoning) and made.encode(case.content) == k25.encode(case.content)
 
 
+@pytest.mark.slow
 def test_whatever_a_world_does_its_truth_spells_what_the_model_wrote(made: model.Model) -> None:
     for name, mechanism in foreign_worlds.KNOWN.items():
         rng = Random(name)
@@ -75,6 +77,7 @@ def test_tokens_off_the_path_are_the_same_bytes_in_other_ids(made: model.Model) 
     assert off != ids and made.encoding.decode(off) == made.encoding.decode(ids) and made.off_path(ids, 0.0, Random(0)) == ids
 
 
+@pytest.mark.slow
 def test_a_verbatim_provider_is_decided_and_nothing_of_it_is_wrong(made: model.Model) -> None:
     args = foreign_worlds.parse(["--rows", "80", "--background", "60", "--id-rows", "120"])
     figures = foreign_worlds.measure("habit: verbatim", args)
@@ -82,12 +85,14 @@ def test_a_verbatim_provider_is_decided_and_nothing_of_it_is_wrong(made: model.M
     assert figures.changed <= 0.1 * figures.rows and figures.grades.total() == figures.rows
 
 
+@pytest.mark.slow
 def test_a_bill_that_counts_something_else_is_never_trusted(made: model.Model) -> None:
     args = foreign_worlds.parse(["--rows", "80", "--background", "60", "--id-rows", "120"])
     figures = foreign_worlds.measure("bill words x 1.3", args)
     assert not figures.decided and figures.sure == 0 and figures.changed > 0.9 * figures.rows
 
 
+@pytest.mark.slow
 def test_what_no_count_shows_is_counted_as_silent(made: model.Model) -> None:
     args = foreign_worlds.parse(["--rows", "80", "--background", "20", "--id-rows", "40"])
     figures = foreign_worlds.measure("words by synonyms", args)
@@ -103,6 +108,7 @@ def test_there_are_worlds_enough_and_a_wrong_name_is_an_error() -> None:
         foreign_worlds.asked("flat earth")
 
 
+@pytest.mark.slow
 def test_a_small_foreign_log_is_written_learned_and_compared(
     made: model.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

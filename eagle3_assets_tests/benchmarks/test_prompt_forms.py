@@ -18,6 +18,7 @@ sys.path.append(str(BENCHMARKS))  # a folder of scripts, no package
 import prompt_forms  # noqa: E402
 
 
+@pytest.mark.slow
 def test_a_real_provider_is_one_line_a_month_and_odd_lines_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def eagle3(*args: str | bytes, stdout: int | None = subprocess.PIPE, **env: str)
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_one_line_or_shown_escaped(tmp_path: Path, campaign: Campaign) -> None:
     root = tmp_path / "data"
     path = root / campaign.name / "tokens" / "b3_magicoder" / "00.parquet"
@@ -105,6 +106,7 @@ def test_bytes_that_are_no_text_are_one_line_or_shown_escaped(tmp_path: Path, ca
     assert shown.returncode == 0 and b"odd\\udcff" in shown.stdout and b"Traceback" not in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is not there")
 @pytest.mark.parametrize("args", [["--help"], ["status"], ["status", "--json"], ["--version"]])
 def test_output_that_cannot_be_written_is_one_line_and_exit_1(args: list[str], tmp_path: Path) -> None:
@@ -123,6 +125,7 @@ def _full() -> OperationalError:
     return OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_dagsters_state_names_the_folder_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

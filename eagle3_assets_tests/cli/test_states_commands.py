@@ -54,6 +54,7 @@ def flip(path: Path, at: float) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_sound_states_are_called_sound_and_the_model_agrees(
     corpus: Corpus, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_flipped_bit_ends_with_1_and_names_the_part(corpus: Corpus, store: Sto
     assert "manifest.json" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_states_of_an_older_corpus_are_called_outdated(corpus: Corpus, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     corpus.digests["00000"] = "another"
     assert run(["verify", "--partition", "00000"]) == 1
@@ -114,6 +116,7 @@ def test_without_a_corpus_nothing_counts_as_old(
     assert store.states("00000").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove", [False, True])
 def test_the_job_in_the_ui_does_the_same(corpus: Corpus, campaign: Campaign, store: Store, tmp_path: Path, remove: bool) -> None:
     corpus.digests["00001"] = "another"

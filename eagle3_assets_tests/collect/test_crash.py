@@ -10,6 +10,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.wire import journal
 from eagle3_assets_tests.collect.fake_openrouter import COST, FakeOpenRouter
@@ -38,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_after_kills_the_run_resumes_at_once_and_every_sample_is_there_once(tmp_path: Path) -> None:
     async def start(server: FakeOpenRouter) -> asyncio.subprocess.Process:
         arguments = [sys.executable, "-c", CHILD, str(tmp_path), server.base_url, str(COUNT), str(LIMIT_USD)]

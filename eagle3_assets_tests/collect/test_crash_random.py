@@ -49,6 +49,7 @@ def lose_power(root: Path) -> int:
     return lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["kill -9", "power loss"])
 def test_death_at_random_moments_loses_no_sample_and_buys_nothing_twice_that_was_on_the_disk(power: bool, tmp_path: Path) -> None:
     moments = kills(6 if power else 20, seed=7)

@@ -87,6 +87,7 @@ def money_is_right(standin: Standin, root: Path, *, refunded: bool) -> None:
         assert total.spent_usd <= true_usd + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", catalogue.ALL)
 def test_with_one_fault_alone_the_finished_samples_are_the_finishable_ones(
     fault: Any, make_standin: MakeStandin, tmp_path: Path

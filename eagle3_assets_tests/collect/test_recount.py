@@ -167,6 +167,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_ledger_deleted_under_a_live_process_refuses_until_that_process_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

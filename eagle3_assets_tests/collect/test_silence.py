@@ -88,11 +88,13 @@ def test_a_request_that_brings_only_keep_alives_is_given_up_with_what_it_brought
     assert got.body.startswith(what * 2)
 
 
+@pytest.mark.slow
 def test_an_answer_that_drips_for_longer_than_the_silence_is_received_whole() -> None:
     got = ask(lambda: drip(WHOLE, 12))  # twelve gaps are more than twice the silence
     assert got.fault is None and got.body == WHOLE
 
 
+@pytest.mark.slow
 def test_the_whole_of_a_request_is_bounded_even_while_bytes_drip() -> None:
     got = ask(lambda: drip(WHOLE, 200), timeout_s=0.3, silence_s=None)
     assert got.fault == "timeout" and 0 < len(got.body) < len(WHOLE)
@@ -106,6 +108,7 @@ def test_a_stream_is_silent_after_minutes_and_a_whole_answer_only_after_its_time
     assert a_campaign(collect={"timeout_s": 20.0}).collect.silence_of(stream=True) == 20.0
 
 
+@pytest.mark.slow
 def test_a_hung_request_is_recorded_as_ambiguous_and_its_prompt_asked_again(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.scripts = {"q0": ["hang"]}

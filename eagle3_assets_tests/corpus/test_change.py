@@ -32,6 +32,7 @@ def build(campaign: Campaign, store: Store, *datasets: list[SampleRow]) -> dict[
     return change
 
 
+@pytest.mark.slow
 def test_a_first_corpus_says_that_it_is_one(tmp_path: Path) -> None:
     assert build(tiny_campaign(), Store(tmp_path), OLD) == {"first": True, "message": "a new corpus: 40 rows in 4 parts"}
 
@@ -147,6 +148,7 @@ def test_a_row_whose_answer_is_gone_or_another_one_says_so(tmp_path: Path) -> No
         journal_record(store, {**facts, "turn": 3})
 
 
+@pytest.mark.slow
 def test_lineage_is_that_of_the_row_asked_for_in_any_part_and_row_group(tmp_path: Path) -> None:
     build(tiny_campaign(corpus={"shards": 2}), Store(tmp_path), [make_row(i) for i in range(300)])
     c = corpora.open(Store(tmp_path).corpus)

@@ -41,6 +41,7 @@ print(seen)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "nth"),
     [("open", 6), ("open", 14), ("os.remove", 1), *(("os.rename", n) for n in (1, 2, 3, 4))],

@@ -130,6 +130,7 @@ def any_rows(draw: st.DrawFn) -> list[SampleRow]:
     return rows
 
 
+@pytest.mark.slow
 @quick
 @given(any_rows(), st.data())
 def test_drop_reasons_always_sum_to_the_input(
@@ -160,6 +161,7 @@ def _archive(c: corpora.Corpus) -> list[dict[str, Any]]:
     return [{**r, "loss_spans_": [(s["start"], s["end"]) for s in r["loss_spans"]]} for r in rows]
 
 
+@pytest.mark.slow
 @quick
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(0, 3))
 def test_the_shuffle_does_not_depend_on_input_order_or_file_split(
@@ -239,6 +241,7 @@ def test_a_file_that_breaks_its_own_rules_is_refused_by_name(tmp_path: Path) -> 
     assert not store.corpus.exists()
 
 
+@pytest.mark.slow
 def test_one_row_and_one_very_long_row_are_corpora_too(tmp_path: Path) -> None:
     one, long = Store(tmp_path / "one"), Store(tmp_path / "long")
     assert len(built(tiny_campaign(), one, [make_row("Ünïcode ⽂")])["parts"]) == 1

@@ -118,6 +118,7 @@ def test_dropping_is_what_happens_unless_cutting_is_asked_for(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------------------------------------------- weights
+@pytest.mark.slow
 def test_a_weight_keeps_its_share_of_conversations_and_always_the_same_ones(tmp_path: Path) -> None:
     rows = [make_row((i, t), sample_id=sample_id(i), turn=t) for i in range(300) for t in (0, 1)]
     rows += [make_row(("x", i), dataset="b8_sweagent") for i in range(20)]
@@ -341,6 +342,7 @@ def any_rows(draw: st.DrawFn) -> list[SampleRow]:
     return rows
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(policies(), any_rows())
 def test_reasons_add_up_and_sides_hold_under_any_policy(

@@ -168,6 +168,7 @@ def test_sizes_are_shown_in_both_units_of_the_same_rank() -> None:
     assert {n: size_text(n) for n in shown} == shown
 
 
+@pytest.mark.slow
 def test_the_picture_fits_into_an_event_and_its_curves_end_at_the_whole_corpus(real: Campaign) -> None:
     plan = planning.outline_plan(real, 10**13)
     png = draw_plan(plan)

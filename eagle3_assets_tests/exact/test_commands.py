@@ -67,6 +67,7 @@ def test_a_bad_line_is_a_quarantined_row_and_stops_nothing(tmp_path: Path, capsy
     assert all(list(row) == KEYS for row in rows)
 
 
+@pytest.mark.slow
 def test_wire_profiles_lift_a_log_line_to_b1(mini: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from eagle3_assets.exact.providers.wire_profiles import learn
     from eagle3_assets_tests.exact.providers.test_wire_profiles import world

@@ -55,6 +55,7 @@ def template_text(tokenizers: Path, model: str, messages: list[dict[str, Any]], 
     return str(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["kimi-k2.5", "kimi-k2-thinking"])
 def test_the_prompt_of_every_turn_equals_the_models_template(tokenizers: Path, golden: dict[str, Any], model: str) -> None:
     profile = load_profile(model, tokenizers)

@@ -85,6 +85,7 @@ def judged(profile: Profile, turn: str, letter_ids: dict[str, int], pattern: str
     return whole, cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "thinking"), list(ORACLES))
 def test_whole_and_cut_turns_are_accepted_exactly_when_the_expression_says_so(name: str, thinking: bool) -> None:
     if name != "kimi-mini" and not TOKENIZERS.exists():

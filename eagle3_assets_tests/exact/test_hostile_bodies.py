@@ -69,6 +69,7 @@ def _answers(mini: Profile) -> list[WireAnswer]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [True, False])
 def test_no_body_stops_its_shard_or_leaks_a_wrong_row(mini: Profile, campaign: Campaign, tmp_path: Path, learned: bool) -> None:
     answers = _answers(mini)

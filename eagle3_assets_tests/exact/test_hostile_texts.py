@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def answered(truth: Truth) -> tuple[dict[str, Any], bytes, tuple[int, ...]]:
     return made.request, made.body, provider.truths[0]
 
 
+@pytest.mark.slow
 @given(HOSTILE, HOSTILE, st.none() | HOSTILE)
 @settings(max_examples=150, deadline=None)
 def test_the_truth_is_among_the_survivors_whatever_the_texts_are(reasoning: str, content: str, argument: str | None) -> None:
@@ -44,6 +46,7 @@ def test_the_truth_is_among_the_survivors_whatever_the_texts_are(reasoning: str,
     assert texts.reasoning.strip(" ") == reasoning.strip(" ") and texts.content.strip(" ") == content.strip(" ")
 
 
+@pytest.mark.slow
 @given(
     WITH_SURROGATES,
     WITH_SURROGATES,
@@ -70,6 +73,7 @@ def test_no_text_raises(reasoning: str, content: str, argument: str, finish: str
         assert found.grade == "Q"
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_anything_is_rebuilt_or_set_aside() -> None:
     mini = load_profile("kimi-mini")
     for what in ("prose", "Korean without spaces", "25,001 letters and a marker"):

@@ -179,6 +179,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 @settings(max_examples=300, deadline=None)
 def test_any_json_is_an_exchange_or_a_value_error(record: Any) -> None:
@@ -188,6 +189,7 @@ def test_any_json_is_an_exchange_or_a_value_error(record: Any) -> None:
         assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 @given(JSON)
 @settings(max_examples=300, deadline=None)
 def test_any_container_is_records_or_a_value_error(record: Any) -> None:

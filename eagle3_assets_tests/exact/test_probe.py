@@ -19,6 +19,7 @@ def with_target(campaign: Campaign, **changes: Any) -> Campaign:
     return campaign.model_copy(update={"target": campaign.target.model_copy(update=changes)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kimi-k2.5", "kimi-k2-thinking", "kimi-k2-instruct"])
 def test_every_check_passes_on_kimis_real_files(name: str, tokenizers: Path) -> None:
     found = probe(load_campaign("kimi-k2.5"), load_profile(name, tokenizers))

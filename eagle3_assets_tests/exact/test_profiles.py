@@ -131,6 +131,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(PIECES) | st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=4), max_size=8).map(
         "".join
@@ -203,6 +204,7 @@ def test_history_bends_by_the_form_with_a_template_of_the_models_own(qwen: Profi
     ]
 
 
+@pytest.mark.slow
 def test_another_tokenizer_json_is_refused(tokenizers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from eagle3_assets.targets.vocabulary_files import read_ranks
 
@@ -240,6 +242,7 @@ def test_a_template_that_renders_is_named_by_its_own_hash(qwen: Profile, tokeniz
     assert qwen.template_sha256 == hashlib.sha256((tokenizers / "qwen3" / "tokenizer_config.json").read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_template_that_is_not_there_is_one_line_that_says_how_to_get_it(tokenizers: Path, tmp_path: Path) -> None:
     shutil.copy(tokenizers / "qwen3" / "tokenizer.json", tmp_path)
     with pytest.raises(ExactError, match="fetch-tokenizer qwen3"):

@@ -67,6 +67,7 @@ def rows(tokenizers: Path) -> list[Row]:
     return out
 
 
+@pytest.mark.slow
 def test_every_edge_of_every_text_is_an_edge_of_the_encoder(rows: list[Row]) -> None:
     texts = [channel for row in rows for channel in row.channels if not channel.in_arguments]
     assert len(texts) > 300 and sum(len(channel.canonical) for channel in texts) > 6_000

@@ -194,6 +194,7 @@ def command(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     return place
 
 
+@pytest.mark.slow
 def test_the_command_is_a_dry_run_unless_told(command: Place, destination: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["push", destination]) == 0
     said = capsys.readouterr().out

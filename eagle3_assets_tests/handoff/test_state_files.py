@@ -106,6 +106,7 @@ def test_specforges_files_need_nothing_of_ours_to_be_read(tmp_path: Path) -> Non
         assert path.stat().st_size < 10_000 + sum(v.nbytes for v in found.values())  # not the storage that a row is a view of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_killed_at_any_file_the_next_run_ends_with_the_same_bytes(
     tmp_path: Path, trainer: Any, monkeypatch: pytest.MonkeyPatch

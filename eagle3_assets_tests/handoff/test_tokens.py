@@ -93,6 +93,7 @@ def test_nothing_to_hand_on_is_one_readable_line(tmp_path: Path) -> None:
     assert not store.handoff_tokens.exists()
 
 
+@pytest.mark.slow
 def test_the_folder_holds_no_other_json_and_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
     contents = []
     for name in "ab":

@@ -31,6 +31,7 @@ def hf_canonical(ids: tuple[int, ...]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_sampling_an_answer_again_gives_the_committed_ids():
     """Another machine may round otherwise in about one answer of a thousand (`sampler`): at most one of these."""
     again = make_bank.make_bank(kimi_mini_model.load_model(), only=range(0, len(BANK), 40))

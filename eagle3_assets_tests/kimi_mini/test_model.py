@@ -82,6 +82,7 @@ def test_inputs_of_the_eight_layers_are_hidden_states_and_the_last_is_before_the
     assert min(distances) > 0.05, "a state of the neighbouring layer is another state"
 
 
+@pytest.mark.slow
 def test_routing_uses_every_expert_in_every_layer_and_the_bias_changes_the_choice(model):
     long = torch.tensor([token for k in range(12) for token in world.make_row(world.held_out_episode(6, k)).ids])[None]
     chosen = []
@@ -104,6 +105,7 @@ def test_routing_uses_every_expert_in_every_layer_and_the_bias_changes_the_choic
     assert not hasattr(model.model.layers[0].mlp, "gate"), "the first layer is dense"
 
 
+@pytest.mark.slow
 def test_token_by_token_with_a_cache_equals_the_full_forward(model, ids):
     short = ids[:, :60]
     with torch.no_grad():
@@ -118,6 +120,7 @@ def test_token_by_token_with_a_cache_equals_the_full_forward(model, ids):
     assert torch.equal(alone.argmax(-1), full.argmax(-1))
 
 
+@pytest.mark.slow
 def test_saving_and_loading_keeps_weights_and_logits(model, ids, tmp_path: Path):
     again = kimi_mini_model.load_model()
     figures = kimi_mini_model.save_model(again, tmp_path)
@@ -148,6 +151,7 @@ def test_weights_damaged_without_changing_their_size_are_refused(tmp_path: Path)
         kimi_mini_model.load_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_the_router_in_float32(ids):
     model = kimi_mini_model.load_model(dtype="bfloat16")
     kept = {name for name, tensor in model.state_dict().items() if tensor.dtype == torch.float32}

@@ -74,6 +74,7 @@ def decode_all(decoder: Decoder, rows: list[tuple[list[int], list[int]]]) -> lis
     return [[step[row] for step in steps] for row in range(len(rows))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[30], [3, 200, 60, 2, 31, 120, 33, 64, 500, 17]])
 def test_token_by_token_decoding_gives_the_logits_of_the_full_forward(lengths: list[int], plain: Any) -> None:
     rows = [(prompt(length, length), prompt(length + 1, 20)) for length in lengths]
@@ -129,6 +130,7 @@ def crowd(model: Any) -> list[Sample]:
     return sample_all(model, asks(40), slots=16)
 
 
+@pytest.mark.slow
 def test_a_sample_is_the_same_bits_alone_in_a_crowd_and_in_any_order(model: Any, crowd: list[Sample]) -> None:
     wanted = asks(40)
     order = list(range(40))
@@ -139,6 +141,7 @@ def test_a_sample_is_the_same_bits_alone_in_a_crowd_and_in_any_order(model: Any,
         assert sample_all(model, [wanted[k]], slots=1) == [crowd[k]]
 
 
+@pytest.mark.slow
 def test_a_longer_neighbour_changes_no_bit(model: Any) -> None:
     mine = Ask(prompt(7, 40), seed=7, max_tokens=30)
     (alone,) = sample_all(model, [mine])
@@ -209,6 +212,7 @@ def by_hand(logits: np.ndarray[Any, Any], temperature: float, top_p: float) -> n
     return out / out.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1e-9, 0.3, 1.0, 2.0])
 @pytest.mark.parametrize("top_p", [0.0, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("spread", [0.1, 3.0])
@@ -277,6 +281,7 @@ def test_an_answer_stops_where_the_context_is_full(model: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the worker thread
+@pytest.mark.slow
 def test_asks_from_many_threads_come_back_as_sample_all_gives_them(model: Any, crowd: list[Sample]) -> None:
     wanted, found = asks(40), {}
 
@@ -292,6 +297,7 @@ def test_asks_from_many_threads_come_back_as_sample_all_gives_them(model: Any, c
     assert [found[k] for k in range(40)] == crowd
 
 
+@pytest.mark.slow
 def test_the_longest_row_does_not_hold_the_others(model: Any) -> None:
     ended: list[str] = []
     draws = [Ask(prompt(1, 10), seed=seed, max_tokens=120) for seed in range(40)]

@@ -21,6 +21,7 @@ def hf_ids(text: str) -> list[int]:
     return HF.encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.slow
 def test_training_again_gives_the_committed_bytes():
     assert train_tokenizer.model_bytes(train_tokenizer.train()) == tokenizer.MODEL_FILE.read_bytes()
     assert train_tokenizer.config_bytes() == tokenizer.CONFIG_FILE.read_bytes()
@@ -63,6 +64,7 @@ def test_the_configured_eos_is_the_trap_and_not_the_end_of_turn():
     assert config["added_tokens_decoder"]["2050"]["content"] == "<|im_end|>"
 
 
+@pytest.mark.slow
 def test_both_encoders_agree_on_world_text_not_trained_on():
     encoding = tokenizer.load_encoding()
     trained = set(world.training_fields(train_tokenizer.SEED, train_tokenizer.TRAINING_CONVERSATIONS))
@@ -103,6 +105,7 @@ PIECES = st.sampled_from(
 TEXTS = st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=14).map("".join))
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(TEXTS)
 def test_both_encoders_agree_on_any_text_and_decoding_gives_it_back(text: str):

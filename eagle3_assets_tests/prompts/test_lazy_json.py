@@ -16,6 +16,7 @@ VALUES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_it_is_the_list_it_was_made_of_however_it_is_looked_at(values: list[dict[str, Any]]) -> None:
     packed = Packed(json.dumps(values).encode())

@@ -256,6 +256,7 @@ SHAPED = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     row=st.dictionaries(

@@ -25,6 +25,7 @@ def draw(texts: list[str], k: int, seed: int = 1) -> list[str]:
 TEXTS = st.lists(st.text(alphabet="abcdef", max_size=3), max_size=60)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(texts=TEXTS, k=st.integers(1, 20), shuffle=st.randoms(use_true_random=False))
 def test_the_order_of_the_source_does_not_matter(texts: list[str], k: int, shuffle: random.Random) -> None:

@@ -178,6 +178,7 @@ def test_follow_ups_hold_user_and_tool_messages_only() -> None:
     assert verdict([U], follow_ups=[[S]]) == "wrong_roles"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     messages=st.lists(SHAPED | st.sampled_from([U, A, S, call("1"), res("1")]), max_size=6),

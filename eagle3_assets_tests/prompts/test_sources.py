@@ -154,6 +154,7 @@ def test_the_look_ahead_is_bounded_for_the_hub_only_and_can_be_stated() -> None:
     assert look_ahead(hub(scan_rows=50), 2200) == 50
 
 
+@pytest.mark.slow
 def test_a_hub_dataset_is_streamed_at_its_pinned_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 

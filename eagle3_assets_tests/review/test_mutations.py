@@ -58,6 +58,7 @@ def test_fatal_invariants_block_and_the_others_warn() -> None:
         assert check.blocking == (name in FATAL) and check.severity == ("ERROR" if name in FATAL else "WARN")
 
 
+@pytest.mark.slow
 def test_the_table_in_the_docs_is_what_the_suite_finds() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
     for table in (table_of(), table_of_reports()):

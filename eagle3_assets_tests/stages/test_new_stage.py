@@ -94,6 +94,7 @@ def eagle3(place: Path, *arguments: str) -> str:
     return python(place, "from eagle3_assets.cli.main import main; main()", *arguments)
 
 
+@pytest.mark.slow
 def test_a_stage_of_one_file_and_one_line_is_everywhere(place: Path) -> None:
     group, before, version, checks = json.loads(python(place, GRAPH))
     assert (group, before, version, checks) == ("word_count", ["tokenizer_probe"], "1", ["not_none"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.page import as_markdown
@@ -9,6 +11,7 @@ from eagle3_assets.stage import Markdown
 from eagle3_assets.stages.plan import shown_of
 
 
+@pytest.mark.slow
 def test_the_plans_metadata_are_numbers_tables_and_a_picture_in_less_than_fifty_kilobytes() -> None:
     plan = planning.outline_plan(load_campaign("kimi-k2.5"), 10**13)
     metadata = shown_of(plan)

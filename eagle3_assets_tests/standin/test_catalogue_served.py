@@ -29,6 +29,7 @@ def catalogue() -> Profiles:
     return quick(load_profiles(Path("catalogue")))
 
 
+@pytest.mark.slow
 def test_every_endpoint_of_the_catalogue_serves_and_bills_what_truth_says(catalogue: Profiles, tmp_path: Path) -> None:
     source, vocabulary = load_source(catalogue.source)
     standin = Standin(Generator(catalogue, vocabulary, source, "0"), Ledger(tmp_path), KEY, TRUTH_TOKEN)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from eagle3_assets.kimi_mini.bank import load_bank
 from eagle3_assets.standin.openrouter import faults as catalogue
@@ -34,6 +35,7 @@ def billed_by_hand(truth: dict[str, Any], vocabulary: Vocabulary) -> int:
     return len(truth["prompt_ids"]) * int(provider.price_prompt * 10**6) + len(counted) * int(provider.price_completion * 10**6)
 
 
+@pytest.mark.slow
 def test_after_10000_requests_with_a_fifth_of_faults_the_ledger_equals_the_sum_over_truth(
     make_standin: MakeStandin, vocabulary: Vocabulary
 ) -> None:

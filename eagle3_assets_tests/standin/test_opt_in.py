@@ -18,6 +18,7 @@ import httpx
 from openrouter import components, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_metadata_is_there_when_asked_for_and_tells_the_route(stream: bool, make_standin: MakeStandin) -> None:
     profiles = settings()

@@ -162,6 +162,7 @@ def check_stream(sample: Sample, provider: Provider, bent: Bent) -> None:
             assert told == len(sizes)
 
 
+@pytest.mark.slow
 @every_profile
 @both_ways
 @given(sample=completions(), salt=st.sampled_from("abcdef"), prompt=st.lists(ordinary, min_size=1, max_size=20).map(tuple))
@@ -177,6 +178,7 @@ def test_text_edits_and_bill_obey_the_settings(
         check_stream(sample, provider, bent)
 
 
+@pytest.mark.slow
 @every_profile
 @both_ways
 def test_the_committed_bank_is_returned_and_billed_as_the_settings_say(name: str, streamed: bool) -> None:

@@ -156,6 +156,7 @@ def test_a_bank_whose_files_are_missing_is_one_line(tmp_path: Path) -> None:
         assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_kimis_vocabulary_is_the_one_that_is_served(kimi_files: Path, kimi: Vocabulary) -> None:
     replay = Replay(tokenizer=str(kimi_files), answers=20)
     _, vocabulary = load_source(Source(kind="replay", replay=replay))

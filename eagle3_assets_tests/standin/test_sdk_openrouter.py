@@ -172,6 +172,7 @@ def test_a_list_of_models_is_served_by_the_first_that_is_sold_here(make_standin:
             api.chat.send(messages=HI, models=["nobody/nothing", "nobody/else"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [0, 4])
 def test_every_provider_of_the_catalogue_gives_valid_answers(
     answer: int, make_standin: MakeStandin, answers: tuple[FakeAnswer, ...]

@@ -44,6 +44,7 @@ TYPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", TYPED)
 def test_every_refusal_is_the_typed_error_of_its_code(fault: str, stream: bool, make_standin: MakeStandin) -> None:
@@ -69,6 +70,7 @@ def test_the_example_of_an_availability_error_is_no_error_of_the_package(make_st
     assert json.loads(caught.value.body)["error"]["availability"]["code"] == "capacity_exhausted"
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_unauthorized_on_every_route_that_needs_one(make_standin: MakeStandin) -> None:
     with served(make_standin()) as origin, client(origin, "sk-wrong") as api:
         for ask in (

@@ -277,6 +277,7 @@ def committed_parts(store: Store) -> dict[str, int]:
     return {r.stem: r.with_suffix(".safetensors").stat().st_ino for r in folder.glob("part-*.json")} if folder.exists() else {}
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_rename_or_capture_loses_only_the_open_part(
     make_campaign: CampaignMaker, packs: list[Pack], tmp_path: Path
 ) -> None:
@@ -372,6 +373,7 @@ def test_a_full_disk_is_one_line_and_what_is_committed_stays(
     assert_equals_corpus(store, packs, engine)
 
 
+@pytest.mark.slow
 def test_a_real_file_size_limit_is_one_line_too(tmp_path: Path, make_campaign: CampaignMaker) -> None:
     """The operating system refuses the write (RLIMIT_FSIZE), as a quota would; no traceback, nothing half-written is left."""
     make_campaign()
@@ -437,6 +439,7 @@ def test_extraction_stops_at_low_water_and_goes_on_there(
     assert_equals_corpus(store, packs, engine)
 
 
+@pytest.mark.slow
 def test_kills_and_full_disks_at_random_moments_never_leave_a_wrong_row(
     make_campaign: CampaignMaker, packs: list[Pack], tmp_path: Path
 ) -> None:
@@ -670,6 +673,7 @@ def test_memory_holds_a_window_not_a_part(make_campaign: CampaignMaker, store: S
     assert_equals_corpus(store, packs, FormulaEngine())
 
 
+@pytest.mark.slow
 def test_the_room_opens_without_torch() -> None:
     """`eagle3 status` and the definitions must not pay for torch."""
     program = (

@@ -65,6 +65,7 @@ def test_any_layer_can_be_captured_e0_and_the_last_included() -> None:
     assert all(torch.equal(states[:, k], hidden[k]) for k in layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-3)])
 def test_packed_rows_equal_output_hidden_states_whatever_the_pack_and_the_order(
@@ -327,6 +328,7 @@ def test_ids_outside_the_vocabulary_and_rows_beyond_the_positions_are_refused() 
         extractor.capture([(1, 2)], LAYERS, final="postnorm")
 
 
+@pytest.mark.slow
 def test_the_fingerprint_tells_models_and_dtypes_apart_and_nothing_else(
     make_campaign: CampaignMaker, saved: Any, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def open_at(campaign_of: Callable[..., Campaign]) -> Iterator[Opener]:
         extractor.close()
 
 
+@pytest.mark.slow
 def test_rows_come_back_in_order_equal_to_the_models_and_nothing_stays_in_the_exchange(
     stub: Stub, open_at: Opener, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_rows_come_back_in_order_equal_to_the_models_and_nothing_stays_in_the_ex
     assert not [f for f in stub.folder.rglob("*") if f.is_file()]
 
 
+@pytest.mark.slow
 def test_a_partition_through_a_server_passes_the_self_test_and_every_check(
     stub: Stub, campaign_of: Any, open_at: Opener, store: Store
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_partition_through_a_server_passes_the_self_test_and_every_check(
     assert (raw["model"]["engine"], raw["model"]["versions"]) == ("vllm", {"vllm": "0.32.0"})
 
 
+@pytest.mark.slow
 def test_a_target_too_large_to_load_is_proved_by_its_first_layers_and_its_head(
     stub: Stub, campaign_of: Any, open_at: Opener, store: Store
 ) -> None:
@@ -135,6 +138,7 @@ def wrong_final(stub: Stub) -> None:
     stub.bend = lambda states, ids: (torch.cat([states[:, :3], states[:, 2:3]], dim=1), ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", ["whole", "partial"])
 @pytest.mark.parametrize(
     ("defect", "message"),
@@ -280,6 +284,7 @@ HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_
     return fake
 
 
+@pytest.mark.slow
 def test_a_server_of_our_own_is_started_waited_for_and_stopped(campaign_of: Any, fake: Path) -> None:
     with running_server(campaign_of(more=f'vllm_python = "{fake}"\n'), timeout_s=60) as url:
         assert urlopen(f"{url}/health").status == 200
@@ -287,6 +292,7 @@ def test_a_server_of_our_own_is_started_waited_for_and_stopped(campaign_of: Any,
         urlopen(f"{url}/health")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is not installed")
 def test_a_killed_driver_leaves_no_server_behind(campaign_of: Any, fake: Path, tmp_path: Path) -> None:
     campaign = campaign_of(more=f'vllm_python = "{fake}"\n')
@@ -305,6 +311,7 @@ def test_a_killed_driver_leaves_no_server_behind(campaign_of: Any, fake: Path, t
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "message"),
     [

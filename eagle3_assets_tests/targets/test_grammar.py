@@ -36,6 +36,7 @@ SECTION, CALL, ARGS, CALL_END, SECTION_END = (
 )
 
 
+@pytest.mark.slow
 @given(whole_turns())
 @settings(max_examples=300, deadline=None)
 def test_parts_become_ids_and_the_same_parts_again(parts: Parts) -> None:
@@ -43,6 +44,7 @@ def test_parts_become_ids_and_the_same_parts_again(parts: Parts) -> None:
     assert split(profile, assemble(profile, parts)) == parts
 
 
+@pytest.mark.slow
 @given(whole_turns(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_every_prefix_without_the_end_is_a_truncated_turn_and_comes_back(parts: Parts, data: st.DataObject) -> None:
@@ -53,6 +55,7 @@ def test_every_prefix_without_the_end_is_a_truncated_turn_and_comes_back(parts: 
     assert check(profile, cut) is not None, "an untruncated turn must be complete"
 
 
+@pytest.mark.slow
 @given(whole_turns(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_marker_put_anywhere_else_is_refused_or_taken_for_what_it_is(parts: Parts, data: st.DataObject) -> None:
@@ -103,6 +106,7 @@ def test_turns_that_it_cannot_write_are_refused_with_their_position(
     assert fault is not None and fault.startswith(where + ":")
 
 
+@pytest.mark.slow
 def test_the_often_quoted_end_id_does_not_end_a_turn(k25: Profile) -> None:
     assert check(k25, [646, 163607, 19180, 163586]) is None
     assert "without the end of turn" in (check(k25, [646, 163607, 19180, 163533]) or "")

@@ -65,6 +65,7 @@ def test_a_missing_file_is_one_line_that_says_where_to_put_it(tmp_path: Path, mo
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_data_root_is_where_tokenizer_files_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizers: Path
 ) -> None:

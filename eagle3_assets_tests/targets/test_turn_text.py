@@ -48,6 +48,7 @@ def loaded(name: str) -> Profile:
     return load_profile(name, None if name == "kimi-mini" else Path(needs(TOKENIZERS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", profiles())
 def test_fields_become_ids_and_the_same_fields_again(name: str) -> None:
     profile = loaded(name)
@@ -75,6 +76,7 @@ def test_fields_become_ids_and_the_same_fields_again(name: str) -> None:
     claim()
 
 
+@pytest.mark.slow
 @given(HOSTILE, HOSTILE)
 @settings(max_examples=200, deadline=None)
 def test_two_fields_around_a_marker_are_encoded_each_by_itself(a: str, b: str) -> None:
@@ -111,6 +113,7 @@ HUGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HUGE)
 def test_a_megabyte_in_a_field_comes_back(what: str) -> None:
     profile, text = load_profile("kimi-mini"), HUGE[what]

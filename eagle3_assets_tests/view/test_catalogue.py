@@ -27,6 +27,7 @@ def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_S", -1.0)
 
 
+@pytest.mark.slow
 def test_differences_from_the_bill_are_those_of_the_review(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     columns = Columns(to_table(rows))
     for part in ("completion", "prompt"):
@@ -37,6 +38,7 @@ def test_differences_from_the_bill_are_those_of_the_review(catalogue: Catalogue,
     assert dict(catalogue.ask("SELECT sample_id, supervised FROM rows")) == supervised
 
 
+@pytest.mark.slow
 def test_the_model_s_verdict_stands_beside_its_row(catalogue: Catalogue) -> None:
     found = catalogue.ask("SELECT grade, model_grade, mean_logprob FROM rows WHERE model_grade <> ''")
     assert [line[:2] for line in found] == [("B1", "B1")]
@@ -49,6 +51,7 @@ def test_rows_that_fail_are_those_that_no_corpus_takes(catalogue: Catalogue, row
     assert out and {name for (name,) in catalogue.ask("SELECT sample_id FROM rows WHERE failing = 'yes'")} == out
 
 
+@pytest.mark.slow
 def test_a_file_without_its_manifest_is_not_there_yet(catalogue: Catalogue, rows: list[SampleRow], store: Store) -> None:
     write_tokens(store, [replace(row, shard="01") for row in rows[:3]], shard="01")
     store.tokens(DATASET, "01").with_name("01.parquet.manifest.json").rename(store.root / "aside.json")
@@ -56,6 +59,7 @@ def test_a_file_without_its_manifest_is_not_there_yet(catalogue: Catalogue, rows
     assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows),)]
 
 
+@pytest.mark.slow
 def test_a_file_that_was_made_anew_is_read_anew(catalogue: Catalogue, rows: list[SampleRow], store: Store) -> None:
     version = catalogue.version
     write_tokens(store, rows[:5])
@@ -67,6 +71,7 @@ def test_a_file_that_was_made_anew_is_read_anew(catalogue: Catalogue, rows: list
     assert catalogue.ask("SELECT count(*) FROM texts") == [(5,)]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named_and_the_others_are_shown(catalogue: Catalogue, rows: list[SampleRow], store: Store) -> None:
     write_tokens(store, [replace(row, shard="01") for row in rows[:3]], shard="01")
     path = store.tokens(DATASET, "01")
@@ -79,6 +84,7 @@ def test_a_damaged_file_is_named_and_the_others_are_shown(catalogue: Catalogue, 
     assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows) + 3,)] and catalogue.told() == []
 
 
+@pytest.mark.slow
 def test_a_file_of_another_size_than_its_manifest_says_is_named_until_it_is_made_again(
     catalogue: Catalogue, rows: list[SampleRow], store: Store
 ) -> None:
@@ -91,6 +97,7 @@ def test_a_file_of_another_size_than_its_manifest_says_is_named_until_it_is_made
     assert catalogue.ask("SELECT count(*) FROM rows") == [(len(rows),)] and catalogue.told() == []
 
 
+@pytest.mark.slow
 def test_evidence_that_is_no_json_is_no_obstacle(catalogue: Catalogue, rows: list[SampleRow], store: Store) -> None:
     write_tokens(store, [replace(rows[0], evidence="{broken"), replace(rows[1], evidence="[1]")])
     catalogue.refresh()
@@ -103,10 +110,12 @@ def test_no_folder_is_said_in_words(campaign: Campaign, store: Store) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- journals
+@pytest.mark.slow
 def test_every_call_is_in_the_table_also_those_that_came_to_nothing(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     assert dict(catalogue.ask("SELECT outcome, count(*) FROM calls GROUP BY 1")) == {"finished": len(rows), "failed": 1}
 
 
+@pytest.mark.slow
 def test_what_is_appended_is_read_and_what_is_half_written_waits(catalogue: Catalogue, store: Store) -> None:
     calls, folder = Calls(catalogue), store.answers(DATASET, SHARD)
     before = catalogue.ask("SELECT count(*) FROM calls")[0][0]
@@ -128,6 +137,7 @@ def test_what_is_appended_is_read_and_what_is_half_written_waits(catalogue: Cata
     assert catalogue.ask("SELECT count(*) FROM calls") == [(before + 2,)]
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_named_and_its_neighbours_are_read(catalogue: Catalogue, store: Store) -> None:
     path = segments(store.answers(DATASET, SHARD))[0]
     lines = path.read_bytes().splitlines(keepends=True)
@@ -138,6 +148,7 @@ def test_a_damaged_record_is_named_and_its_neighbours_are_read(catalogue: Catalo
     assert any("damaged" in problem for problem in catalogue.told())
 
 
+@pytest.mark.slow
 def test_the_answer_is_found_before_and_after_the_journals_are_read(catalogue: Catalogue, mini: object) -> None:
     wanted = answers_of(mini)[5]  # type: ignore[arg-type]
     by_place = answer_of(catalogue, DATASET, SHARD, wanted.sample_id, 0, 1)

@@ -19,6 +19,7 @@ from eagle3_assets_tests.conftest import REPOSITORY
 MAIN = "import sys; from eagle3_assets.cli.main import run; sys.exit(run(sys.argv[1:]))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_stop_and_that_is_no_error(
     rows: list[SampleRow], tmp_path: Path, how: signal.Signals
@@ -45,6 +46,7 @@ def test_nothing_to_look_at_is_one_line(store: object, capsys: pytest.CaptureFix
     assert "does not exist" in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_folder_is_written_without_a_server(rows: list[SampleRow], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "--export", str(tmp_path / "out"), "--rows", "3"]) == 0
     assert f"3 of {len(rows)} rows" in capsys.readouterr().out and (tmp_path / "out" / "index.html").exists()

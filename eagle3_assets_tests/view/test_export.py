@@ -27,6 +27,7 @@ def entries(folder: Path, name: str) -> dict[str, Any]:
     return dict(json.loads(json.loads(found[1])))
 
 
+@pytest.mark.slow
 def test_every_file_is_one_json_text_and_the_index_finds_it(library: Library, tmp_path: Path, rows: list[SampleRow]) -> None:
     folder = tmp_path / "out"
     written = write_export(library, folder, most_rows=500, on_progress=quiet)
@@ -43,6 +44,7 @@ def test_every_file_is_one_json_text_and_the_index_finds_it(library: Library, tm
     assert len(list((folder / "data").iterdir())) == len(index) + 1
 
 
+@pytest.mark.slow
 def test_no_text_of_a_row_is_source(library: Library, tmp_path: Path) -> None:
     write_export(library, tmp_path / "out", most_rows=500, on_progress=quiet)
     for path in (tmp_path / "out" / "data").iterdir():
@@ -50,12 +52,14 @@ def test_no_text_of_a_row_is_source(library: Library, tmp_path: Path) -> None:
         assert re.fullmatch(r'eagle3_put\("(?:[^"\\\n]|\\.)*"\);\n', text), path
 
 
+@pytest.mark.slow
 def test_it_says_nothing_of_this_machine(library: Library, tmp_path: Path) -> None:
     write_export(library, tmp_path / "out", most_rows=500, on_progress=quiet)
     root = str(library.catalogue().root.store.root.parent)
     assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and root.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.slow
 def test_failing_rows_come_first_and_the_rest_has_no_page(library: Library, tmp_path: Path) -> None:
     failing = library.catalogue().ask("SELECT count(*) FROM rows WHERE failing = 'yes'")[0][0]
     written = write_export(library, tmp_path / "out", most_rows=failing, on_progress=quiet)
@@ -64,6 +68,7 @@ def test_failing_rows_come_first_and_the_rest_has_no_page(library: Library, tmp_
     assert (written.rows, written.of > failing) == (failing, True)
 
 
+@pytest.mark.slow
 def test_the_page_carries_its_policy_and_is_otherwise_the_served_one(library: Library, tmp_path: Path) -> None:
     written = write_export(library, tmp_path / "out", most_rows=0, on_progress=quiet)
     page = written.index.read_text()
@@ -71,6 +76,7 @@ def test_the_page_carries_its_policy_and_is_otherwise_the_served_one(library: Li
     assert (tmp_path / "out" / "viewer.js").read_bytes() == (STATIC / "viewer.js").read_bytes()
 
 
+@pytest.mark.slow
 def test_it_replaces_an_earlier_export_and_nothing_else(library: Library, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write_export(library, folder, most_rows=30, on_progress=quiet)

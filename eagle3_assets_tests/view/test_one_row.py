@@ -29,6 +29,7 @@ def page_where(catalogue: Catalogue, condition: str) -> dict[str, Any]:
     return row_page(catalogue, catalogue.ask(f"SELECT key FROM rows WHERE {condition} ORDER BY n LIMIT 1")[0][0])
 
 
+@pytest.mark.slow
 def test_the_wire_s_text_and_the_model_s_are_both_there_whole(catalogue: Catalogue, rows: list[SampleRow], mini: Profile) -> None:
     for row in rows:
         answer = answer_of(catalogue, DATASET, row.shard, row.sample_id, row.turn, row.attempt)
@@ -46,6 +47,7 @@ def test_the_wire_s_text_and_the_model_s_are_both_there_whole(catalogue: Catalog
     assert side(reasoning["spans"], "same", "new") == mini.decode(response[: response.index(mini.special("</think>"))])
 
 
+@pytest.mark.slow
 def test_every_edge_that_was_read_otherwise_is_named(catalogue: Catalogue) -> None:
     page = page_where(catalogue, "provider = 'Joining' AND grade = 'B1'")
     edited = {edge["edge"]: (edge["wire"], edge["model"]) for edge in page["wire"]["edges"] if edge["edited"] == "True"}
@@ -88,6 +90,7 @@ def test_survivors_say_where_they_differ_and_what_the_chosen_one_is_worth(catalo
             assert [i for i, _ in survivor] == list(other[first : first + len(survivor)])
 
 
+@pytest.mark.slow
 def test_the_least_likely_id_is_found_where_states_exist(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     page = page_where(catalogue, "model_grade <> ''")
     row = next(r for r in rows if key_of(r) == page["key"])

@@ -52,6 +52,7 @@ def test_another_text_is_no_reading(name: str) -> None:
     assert reading_named(name) is None
 
 
+@pytest.mark.slow
 def test_answers_that_decided_are_met_by_the_reading_and_not_by_a_rival(catalogue: Catalogue) -> None:
     found = deciding(catalogue, "Joining", 0)
     assert found["looked_at"] >= 24 and found["looked_at"] - found["met"] <= 1  # the one whose bill was changed

@@ -39,6 +39,7 @@ def test_facets_count_what_another_choice_would_give(catalogue: Catalogue, rows:
     assert dict(found["facets"]["provider"]) == Counter(r.provider for r in rows if r.grade == "B1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [column.name for column in COLUMNS])
 def test_every_column_sorts_both_ways_with_the_unknown_last(catalogue: Catalogue, column: str) -> None:
     for sort in (column, f"-{column}"):
@@ -47,6 +48,7 @@ def test_every_column_sorts_both_ways_with_the_unknown_last(catalogue: Catalogue
         assert values[: len(known)] == known == sorted(known, reverse=sort.startswith("-"))
 
 
+@pytest.mark.slow
 def test_text_is_found_in_prompts_and_answers_whatever_its_case(
     catalogue: Catalogue, rows: list[SampleRow], mini: Profile
 ) -> None:
@@ -62,6 +64,7 @@ def test_text_is_found_in_prompts_and_answers_whatever_its_case(
     assert all("tell me about number 7" in row["snippet"] for row in found["rows"])
 
 
+@pytest.mark.slow
 def test_text_may_be_whatever_a_person_types(catalogue: Catalogue) -> None:
     for words in ("'; DROP TABLE rows; --", "%", "_", "\\", "\x00", "\u202e", "</script>", "?", "$1", "x" * 10_000):
         find(catalogue, parse_query([("q", words), ("provider", words), ("id", words)]))
@@ -69,6 +72,7 @@ def test_text_may_be_whatever_a_person_types(catalogue: Catalogue) -> None:
     assert len(ids_of(catalogue, ("q", "</script>"))) == 1
 
 
+@pytest.mark.slow
 def test_a_hostile_name_is_a_value_like_any_other(catalogue: Catalogue) -> None:
     assert len(ids_of(catalogue, ("provider", EVIL_NAME))) == 3
 
@@ -90,6 +94,7 @@ def test_what_does_not_exist_is_refused_in_words(words: tuple[str, str]) -> None
         parse_query([words])
 
 
+@pytest.mark.slow
 def test_next_and_previous_walk_through_the_list_in_its_order(catalogue: Catalogue) -> None:
     query = parse_query([("provider", "Plain"), ("sort", "-length")])
     keys = [row["key"] for row in find(catalogue, query)["rows"]]
@@ -97,6 +102,7 @@ def test_next_and_previous_walk_through_the_list_in_its_order(catalogue: Catalog
         assert neighbours(catalogue, here, query) == {"previous": before, "next": behind}
 
 
+@pytest.mark.slow
 def test_next_failing_row_is_asked_from_any_row(catalogue: Catalogue) -> None:
     failing = [key for (key,) in catalogue.ask("SELECT key FROM rows WHERE failing = 'yes' ORDER BY n")]
     every = [key for (key,) in catalogue.ask("SELECT key FROM rows ORDER BY n")]
@@ -107,6 +113,7 @@ def test_next_failing_row_is_asked_from_any_row(catalogue: Catalogue) -> None:
     assert found == {"previous": earlier[-1] if earlier else None, "next": later[0] if later else None}
 
 
+@pytest.mark.slow
 def test_pages_of_a_list_do_not_overlap(catalogue: Catalogue) -> None:
     whole = ids_of(catalogue)
     pages = [find(catalogue, parse_query([("limit", "7"), ("offset", str(k))]))["rows"] for k in range(0, len(whole), 7)]

@@ -25,6 +25,7 @@ def viewer(library: Library) -> Iterator[Served]:
         yield found
 
 
+@pytest.mark.slow
 def test_it_listens_on_loopback_alone(viewer: Served) -> None:
     others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
     for address in others:
@@ -34,6 +35,7 @@ def test_it_listens_on_loopback_alone(viewer: Served) -> None:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["/", "/viewer.js", "/api/state", "/api/nothing", "/raw/response?key=x", "/reports/x.html", "/../etc/passwd"]
 )
@@ -51,6 +53,7 @@ def test_the_page_s_policy_allows_no_inline_script_and_no_other_site(viewer: Ser
     assert "unsafe" not in POLICY and "http" not in POLICY and "*" not in POLICY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8337", "127.0.0.1.evil.example", "localhost.evil.example:1", "", "[::1].x", "127.0.0.1@evil"],
@@ -66,6 +69,7 @@ def test_its_own_names_are_served_also_through_a_tunnel(viewer: Served, host: st
     assert viewer.get("/api/state", host=host.format(port=viewer.port)).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_it_takes_nothing(viewer: Served, method: str) -> None:
     answer = viewer.get("/api/state", method)
@@ -78,6 +82,7 @@ def test_a_page_of_another_site_may_link_here_and_may_not_read(viewer: Served) -
     assert viewer.get("/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
@@ -106,6 +111,7 @@ def test_a_report_is_served_with_a_policy_without_scripts(viewer: Served, librar
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
 def test_every_question_answers_json_and_refuses_in_words(viewer: Served, rows: list[SampleRow], name: str) -> None:
     row = next(row for row in rows if row.provider == EVIL_NAME)

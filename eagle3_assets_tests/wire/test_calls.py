@@ -99,6 +99,7 @@ def test_the_order_is_that_of_the_indices_where_they_tell_calls_apart() -> None:
     assert found == (A, B)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_however_calls_are_cut_they_come_back(data: st.DataObject) -> None:

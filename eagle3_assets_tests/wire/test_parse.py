@@ -177,6 +177,7 @@ def test_no_bytes_make_it_raise(raw: bytes, content_type: str) -> None:
     assert isinstance(parse_fields(raw, content_type), Fields)
 
 
+@pytest.mark.slow
 @given(WIRE_LIKE, st.booleans())
 @settings(max_examples=500, deadline=None)
 def test_no_json_makes_it_raise(value: Any, stream: bool) -> None:

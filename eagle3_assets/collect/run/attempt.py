@@ -38,6 +38,7 @@ class Attempt:
     source: Literal["openrouter", "engine"]
     request: dict[str, Any]
     number: int
+    server: str | None = None
     request_id: str = ""
     started_at: float = field(default_factory=time.time)
 
@@ -92,6 +93,7 @@ class Attempt:
             shard=self.shard,
             attempt=self.number,
             started_at=self.started_at,
+            server=self.server,
         )
 
 

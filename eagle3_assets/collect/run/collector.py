@@ -117,6 +117,7 @@ class _Run:
         self.works = [ShardWork(job, campaign.collect.attempts) for job in jobs]
         # A pilot asks each endpoint alone, and wants to know what that one does: nobody is left out there.
         self.breaker = None if tolerant else Breaker(self.provider_changed, first_s=pace.provider_pause)
+        self.address = campaign.server_address
         self.doubt, self.deciding = Doubt(pace), False
         self.nobody_since: float | None = None  # every provider is left out since (monotonic)
         self.desk = Desk(ledger, self.fail, self.money_came_back) if ledger is not None else None
@@ -331,7 +332,7 @@ class _Run:
         assert self.engines is not None
         with self.engines.borrow() as (engine, url):
             request = build_engine_request(self.campaign, item.work.job.dataset, item.prompt, engine)
-            attempt = self.attempt(lane, item, request)
+            attempt = self.attempt(lane, item, request, url)
             exchange = await attempt.send(self.session, url, {"Content-Type": "application/json"}, self.campaign.collect)
         answer, finding = attempt.judge(exchange)
         self.after(lane, item, replace(answer, cost_usd=0.0, provider=engine.kind), finding)
@@ -342,7 +343,7 @@ class _Run:
         if (routing := self.whom_to_ask(lane, item)) is None:
             return
         request = build_request(self.campaign, item.work.job.dataset, item.prompt, routing)
-        attempt = self.attempt(lane, item, request)
+        attempt = self.attempt(lane, item, request, self.address)
         item.hold_usd = most_it_can_cost(request, routing)
         if not await self.has_money(lane, item, attempt.request_id, item.hold_usd):
             self.probe_told_nothing(item)
@@ -485,9 +486,9 @@ class _Run:
         lane.push(item)
         return False
 
-    def attempt(self, lane: Lane, item: Item, request: dict[str, Any]) -> Attempt:
+    def attempt(self, lane: Lane, item: Item, request: dict[str, Any], server: str | None) -> Attempt:
         number = item.work.next_attempt(item.prompt.key)
-        return Attempt(item.prompt, item.work.job.shard, lane.source, request, number)
+        return Attempt(item.prompt, item.work.job.shard, lane.source, request, number, server)
 
     # ------------------------------------------------------------------------------------------------ afterwards
     def after(self, lane: Lane, item: Item, answer: WireAnswer, finding: Finding) -> None:

@@ -193,6 +193,7 @@ def to_answer(
     shard: str,
     attempt: int,
     started_at: float,
+    server: str | None = None,
 ) -> WireAnswer:
     """The record of a judged exchange."""
     handling, completion = finding.handling, finding.completion or {}
@@ -218,6 +219,7 @@ def to_answer(
         cost_usd=finding.cost_usd,
         reason=None if finding.reason == "finished" else finding.reason,
         retry_class=handling.retry_class,
+        server=server,
         completion_tokens=completion_tokens(completion) if handling.outcome == "finished" else None,
     )
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from eagle3_assets.campaign import Campaign, Dataset
+from eagle3_assets.campaign import DEFAULT_BASE_URL, URL_VARIABLE, Campaign, Dataset
 from eagle3_assets.collect.servers.exchange import read_at_most
 from eagle3_assets.collect.servers.routing import PER_MILLION, Replay, Routing
 from eagle3_assets.errors import WireError
@@ -24,9 +24,7 @@ from eagle3_assets.prompts.prompt import Prompt
 from eagle3_assets.wire.completion import as_dict
 from eagle3_assets.wire.journal import dump_json, load_json
 
-DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 KEY_VARIABLE = "OPENROUTER_API_KEY"
-URL_VARIABLE = "OPENROUTER_BASE_URL"
 USER_AGENT = f"eagle3-assets/{importlib.metadata.version('eagle3-assets')}"
 
 # A prompt has no more tokens than its JSON has bytes (a byte-level vocabulary: every token is at least one byte; keys, quotes and

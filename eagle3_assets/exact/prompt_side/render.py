@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.prompt_forms import ArgumentStyle, PromptForm, ToolStyle
@@ -27,6 +27,7 @@ from eagle3_assets.exact.prompt_side.request_facts import (
 from eagle3_assets.exact.prompt_side.segments import Turn
 from eagle3_assets.exact.prompt_side.tools_ts import Arrays, Unwritable, declare_tools, sort_keys
 from eagle3_assets.targets.tokenizer import TEMPLATE_FILE, Profile
+from eagle3_assets.targets.vocabulary_files import CONFIG_FILE
 
 __all__ = [
     "PromptForm",
@@ -197,6 +198,8 @@ def _render_own_template(
             f"profile {profile.name}: {profile.ranks_path.parent} has no {TEMPLATE_FILE} and no tokenizer_config.json with a template; "
             f"run `eagle3 fetch-tokenizer {profile.name}`"
         )
+    template = profile.facts.template
+    shown_as = template.arguments if template.kind == "jinja" else "text"
     shown = []
     for message in [bend_message(message, form) for message in messages]:
         plain = {key: value for key, value in message.items() if key in ("role", "name", "tool_call_id")}
@@ -204,18 +207,26 @@ def _render_own_template(
         if form.history_reasoning != "dropped" and profile.opened_by != "never" and reasoning_of(message):
             plain["reasoning_content"] = reasoning_of(message)
         if message.get("tool_calls"):
-            plain["tool_calls"] = [_history_call(call, form.arguments) for call in message["tool_calls"]]
+            plain["tool_calls"] = [_history_call(call, form.arguments, shown_as) for call in message["tool_calls"]]
         shown.append(plain)
     declared = [_shown_tool(tool, form) for tool in tools] if tools and form.tool_style != "omitted" else None
-    template = profile.facts.template
-    switches = {template.switch: thinking} if template.switch and profile.instant else {}
+    switches: dict[str, Any] = dict(template.variables) if template.kind == "jinja" else {}
+    if template.switch and profile.instant:
+        switches[template.switch] = thinking
     text = render_with_template(profile.template_path, shown, declared, add_generation_prompt=add_generation_prompt, **switches)
     return text + getattr(template, "generation_suffix", "") if add_generation_prompt else text
 
 
-def _history_call(call: Mapping[str, Any], style: ArgumentStyle) -> dict[str, Any]:
+def _history_call(call: Mapping[str, Any], style: ArgumentStyle, shown_as: Literal["text", "object"]) -> dict[str, Any]:
+    """A call as a template is shown it: some write the text of its arguments, some go through an object (engines parse it for them)."""
     function = call.get("function", {})
-    return {**call, "function": {**function, "arguments": history_arguments(function.get("arguments", ""), style)}}
+    arguments: Any = history_arguments(function.get("arguments", ""), style)
+    if shown_as == "object":
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise ExactError(f"arguments {arguments[:40]!r} of a call are no JSON, and the template goes through them") from None
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 # ---------------------------------------------------------------------------------------------------- parts of turns
@@ -350,9 +361,27 @@ def render_with_template(
     import jinja2
 
     try:
-        return str(_template(path, path.stat().st_mtime_ns).render(messages=list(messages), tools=tools, **switches))
-    except (jinja2.TemplateError, OSError, TypeError, ValueError, AttributeError) as error:
+        variables = {**_special_names(path.with_name(CONFIG_FILE)), **switches}
+        return str(_template(path, path.stat().st_mtime_ns).render(messages=list(messages), tools=tools, **variables))
+    except (jinja2.TemplateError, OSError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise ExactError(f"{path}: the template cannot be rendered ({error})") from None
+
+
+# The names of special tokens that transformers hands to a template
+_NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+
+
+def _special_names(config: Path) -> dict[str, str]:
+    """{bos_token: its text, …} of the tokenizer_config.json beside a template; a template of another place has none."""
+    return _named_tokens(config, config.stat().st_mtime_ns) if config.is_file() else {}
+
+
+@lru_cache(maxsize=8)
+def _named_tokens(config: Path, mtime_ns: int) -> dict[str, str]:
+    raw = json.loads(config.read_text(encoding="utf-8"))
+    found = {key: raw.get(key) for key in _NAMED_TOKENS}
+    texts = {key: value.get("content") if isinstance(value, Mapping) else value for key, value in found.items()}
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 @lru_cache(maxsize=8)
@@ -370,8 +399,22 @@ def _template(path: Path, mtime_ns: int) -> Any:
 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = tojson
+
+    def strftime_now(form: str) -> str:
+        raise ValueError("it writes today's date: say which one under [template.variables], or render with the server")
+
     environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":  # tokenizer_config.json
-        text = str(json.loads(text).get("chat_template") or "")
+        text = template_of(json.loads(text))
     return environment.from_string(text)
+
+
+def template_of(config: Mapping[str, Any]) -> str:
+    """The chat template of a tokenizer_config.json: the text, or of several named ones the default; "" where there is none."""
+    found = config.get("chat_template")
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        named = {str(one.get("name")): one.get("template") for one in found if isinstance(one, Mapping)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""

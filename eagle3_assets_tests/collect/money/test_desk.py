@@ -234,6 +234,7 @@ with Ledger(path, 2.0, caps={"b3": 1.1}) as ledger: asyncio.run(main(ledger))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_four_processes_and_a_kill_never_pass_a_limit_and_every_request_is_accounted_for(tmp_path: Path, seed: int) -> None:
     path, chance = tmp_path / "ledger.sqlite", random.Random(seed)
@@ -314,6 +315,7 @@ def test_what_was_in_flight_at_a_kill_is_known_although_the_ledger_was_lost(tmp_
         assert ledger.take_over([]) == 1 and ledger.entries("ambiguous") == [("a", "b3", 0.1)]
 
 
+@pytest.mark.slow
 def test_eight_processes_open_a_new_ledger_at_the_same_moment(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys\nfrom eagle3_assets.collect.money.ledger import Ledger\nsys.stdin.readline()\n"
@@ -372,6 +374,7 @@ def test_a_run_does_not_stop_on_a_refusal_that_is_out_of_date(tmp_path: Path, mo
     run(tmp_path, story, limit_usd=0.02)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_whatever_two_desks_do_the_limit_holds_and_the_ledger_adds_up(

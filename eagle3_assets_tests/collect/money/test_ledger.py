@@ -115,6 +115,7 @@ print(granted)
 """
 
 
+@pytest.mark.slow
 def test_four_processes_together_never_pass_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     workers = [

@@ -271,6 +271,7 @@ def test_probes_are_told_from_real_prompts_and_none_is_bought_twice(
     assert again == found and len(list(journal.read(tmp_path / "pilot"))) == len(records)
 
 
+@pytest.mark.slow
 def test_the_probes_decide_the_leading_space_that_six_real_prompts_leave_open(
     make_standin: MakeStandin, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

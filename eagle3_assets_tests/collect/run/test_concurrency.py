@@ -168,6 +168,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date_and_nothing_breaks_it(value
     assert found == (pytest.approx(seconds, abs=5.0) if seconds == 3600.0 else seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["429", "429_date", "402_in_flight"])
 def test_a_server_that_asks_for_no_pause_gets_the_usual_one(tmp_path: Path, fault: str) -> None:
     """Retry-After 0, or a date that has passed, is no leave to ask again at once for ever."""
@@ -181,6 +182,7 @@ def test_a_server_that_asks_for_no_pause_gets_the_usual_one(tmp_path: Path, faul
     run(tmp_path, story, pace=replace(QUICK, backoff_first=0.4, backoff_most=0.4))
 
 
+@pytest.mark.slow
 def test_an_account_that_holds_little_is_not_hammered_and_everything_is_answered(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.holds_most, server.takes_s, count = 20, 0.005, 600
@@ -193,6 +195,7 @@ def test_an_account_that_holds_little_is_not_hammered_and_everything_is_answered
     run(tmp_path, story, campaign=a_campaign(collect={"in_flight": 100}), limit_usd=100.0)
 
 
+@pytest.mark.slow
 def test_after_the_account_holds_more_again_the_number_in_flight_recovers(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.holds_most, server.takes_s = 10, 0.005

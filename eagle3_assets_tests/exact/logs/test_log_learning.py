@@ -42,6 +42,7 @@ def out_of(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], st
     return [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
+@pytest.mark.slow
 def test_a_log_alone_gives_b1_rows_and_says_what_it_learned(
     injecting: Provider, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_pipe_is_read_twice_and_a_missing_file_is_one_line(
     assert "nowhere" in said and "\n" not in said
 
 
+@pytest.mark.slow
 def test_workers_change_neither_rows_nor_their_order(injecting: Provider) -> None:
     lines = [*lines_of(injecting.answers), b"garbage", *lines_of(injecting.answers)]
     assert len(lines) > 2 * BATCH
@@ -114,6 +116,7 @@ def test_a_provider_that_the_log_does_not_name_gets_the_name_given(injecting: Pr
         assert list(learned["providers"]) == [key] and learned["providers"][key]["decided"]
 
 
+@pytest.mark.slow
 def test_a_provider_that_changed_is_judged_by_its_own_window(mini: Profile) -> None:
     before = world(mini, writes=True, bends="injects", neutral=None)
     after = world(mini, writes=True, bends="verbatim", neutral=None)

@@ -59,6 +59,7 @@ def test_a_text_without_a_space_in_front_was_not_joined_and_one_with_it_was_not_
     assert JOIN.runs("", lead=False, joins=False) == (("", 1.0),), "where no marker stands nothing is joined"
 
 
+@pytest.mark.slow
 @given(WHITESPACE, SENTENCES, WHITESPACE, st.sampled_from(RUNS), st.sampled_from(RUNS))
 @settings(max_examples=400, deadline=None)
 def test_the_shared_middle_of_a_text_never_changes_its_ids(front: str, text: str, back: str, lead: str, trail: str) -> None:
@@ -78,6 +79,7 @@ def test_the_shared_middle_is_right_on_kimis_own_vocabulary(k25: Profile, record
             assert list(field.ids(front, "\n")) == k25.encode(front + field.core + "\n")
 
 
+@pytest.mark.slow
 @given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from(["stop", "length", "tool_calls"]))
 @settings(max_examples=200, deadline=None)
 def test_hostile_text_is_read_in_ways_that_spell_it_or_refused_with_a_reason(a: str, b: str, c: str, finish: str) -> None:

@@ -69,6 +69,7 @@ def whole(profile: Profile, request: dict[str, Any], form: PromptForm, thinking:
     return tuple(profile.encode_prompt(render_text(profile, messages, declared_tools(request), thinking=thinking, form=form)))
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.booleans(), st.randoms(use_true_random=False))
 @settings(max_examples=120, deadline=None)
 def test_joined_turns_are_the_ids_of_the_whole_text(request_: dict[str, Any], thinking: bool, random: Any) -> None:
@@ -87,6 +88,7 @@ def test_joined_turns_are_the_ids_of_the_whole_text(request_: dict[str, Any], th
             assert whole(profile, request_, form, thinking) == candidate.ids
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_counts_by_form_are_those_of_the_candidates(request_: dict[str, Any], thinking: bool) -> None:
@@ -148,6 +150,7 @@ def test_the_cache_forgets_what_was_used_longest_ago(monkeypatch: pytest.MonkeyP
     assert "00" in kept and "29" in kept and "10" not in kept and len(kept) <= 7
 
 
+@pytest.mark.slow
 def test_lines_of_a_declaration_are_encoded_apart_without_a_difference(tokenizers: Path) -> None:
     profile = load_profile("kimi-k2-instruct", tokenizers)
     path = needs(shared_data() / "wire" / "recorded-k2-0905.jsonl.gz")

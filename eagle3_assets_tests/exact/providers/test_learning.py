@@ -48,6 +48,7 @@ def engine(mini: Profile, texts: list[str]) -> Provider:
 
 
 # ---------------------------------------------------------------------------------------------------- changes in mid-run
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [10, N])
 def test_a_provider_that_starts_to_strip_is_cut_into_windows_at_the_answer_where_it_changed(
     mini: Profile, engine: Provider, texts: list[str], behind: int
@@ -262,6 +263,7 @@ def test_arguments_that_a_provider_writes_anew_are_repaired_where_the_bill_tells
     ) >= 0.9 * N
 
 
+@pytest.mark.slow
 def test_a_row_from_behind_a_change_that_the_profile_does_not_know_is_no_b1(mini: Profile) -> None:
     """Learned while the provider joined spaces; then it is verbatim. The space that the model wrote is taken for the joined one, which
     changes no count: but a model that always writes one has not left it out in both fields."""

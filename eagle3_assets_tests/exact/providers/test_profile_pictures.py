@@ -24,6 +24,7 @@ def learned(mini: Profile) -> dict[str, Any]:
     return learn(mini, made)
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_learned_of_every_window(learned: dict[str, Any]) -> None:
     text = as_markdown(learned)
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
@@ -32,6 +33,7 @@ def test_the_table_says_what_was_learned_of_every_window(learned: dict[str, Any]
     assert "100.0%" in rows[0] and "no_tools" in rows[0] and "1970-01-01" in rows[0]
 
 
+@pytest.mark.slow
 def test_the_picture_fits_into_an_event_however_many_providers_there_are(learned: dict[str, Any]) -> None:
     many = copy.deepcopy(learned)
     many["providers"] |= {f"provider number {k}": learned["providers"]["plain"] for k in range(40)}

@@ -198,6 +198,7 @@ def met_by_one_form(rows: list[Observation]) -> int:
     return sum(max(decide_prompt(part)["forms"].values(), default=0) for part in strata if part)
 
 
+@pytest.mark.slow
 def test_one_form_a_provider_and_month_explains_more_than_the_note_reached_by_hand(
     by_month: dict[tuple[str, str], list[Observation]],
 ) -> None:

@@ -47,6 +47,7 @@ def graded(profile: Profile, provider: Provider, learned: dict[str, Any] | None)
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writes", "bends"), WORLDS)
 def test_with_deciding_bills_every_world_reaches_b1_and_every_b1_is_right(profile: Profile, writes: bool, bends: str) -> None:
     provider = world(profile, writes=writes, bends=bends, neutral=None)
@@ -60,6 +61,7 @@ def test_with_deciding_bills_every_world_reaches_b1_and_every_b1_is_right(profil
     assert all(right for grade, right in grades if grade == "B1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writes", "bends"), [world for world in WORLDS if world != (True, "injects")])
 def test_without_deciding_bills_no_row_is_better_than_c1(profile: Profile, writes: bool, bends: str) -> None:
     """Count-neutral fronts only. (Two spaces, where the model writes one and the server joins one, always cost a token.)"""
@@ -70,6 +72,7 @@ def test_without_deciding_bills_no_row_is_better_than_c1(profile: Profile, write
     assert {grade for grade, _ in grades} == {"C1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writes", "bends"), WORLDS)
 def test_the_models_habit_known_from_server_ids_decides_a_provider_that_bills_cannot(
     profile: Profile, writes: bool, bends: str
@@ -84,6 +87,7 @@ def test_the_models_habit_known_from_server_ids_decides_a_provider_that_bills_ca
     assert {grade for grade, _ in grades} == {"B1"} and all(right for _, right in grades)
 
 
+@pytest.mark.slow
 def test_a_habit_is_transferred_from_a_decided_provider(profile: Profile) -> None:
     shows = world(profile, writes=True, bends="verbatim", neutral=None, name="Shows")
     hides = world(profile, writes=True, bends="strips", neutral=True, name="Hides")
@@ -93,6 +97,7 @@ def test_a_habit_is_transferred_from_a_decided_provider(profile: Profile) -> Non
     assert all(right for grade, right in graded(profile, hides, together) if grade == "B1")
 
 
+@pytest.mark.slow
 def test_a_mixed_habit_behind_a_stripping_provider_is_b1_only_where_the_bill_tells(profile: Profile) -> None:
     """The model writes the space in half of its answers and the server takes it away: only rows where the space has a price are known."""
     provider = Provider(profile, bends="strips")
@@ -128,6 +133,7 @@ def test_a_provider_that_does_not_bill_the_end_of_turn_is_recognised(profile: Pr
     assert found.input_ids == provider.truths[0]
 
 
+@pytest.mark.slow
 def test_estimated_bills_are_named_and_never_decided(profile: Profile) -> None:
     provider = Provider(profile)
     for k, text in enumerate(sentences(profile, N, neutral=None)):

@@ -162,6 +162,7 @@ def test_a_provider_that_sorts_keys_is_named_and_its_calls_with_several_keys_are
     assert {grade for grade, _, right in rows if right} == {"B1"}, "calls with one key are as sure as ever"
 
 
+@pytest.mark.slow
 def test_a_wrong_bill_is_never_believed(mini: Profile, engine: Provider, texts: list[str]) -> None:
     """The model writes a line break behind one reasoning in six: a wrong bill that this meets is C1 with what it is worth, all others Q."""
     provider = Provider(mini, bends="strips")

@@ -139,6 +139,7 @@ def world(profile: Profile) -> tuple[Server, list[tuple[Reconstruction, bool]], 
 World = tuple[Server, list[tuple[Reconstruction, bool]], dict[str, Any]]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_often_not_canonical_does_not_make_its_provider_hopeless(world: World) -> None:
     entry = world[2]["providers"]["P"]
     assert entry["cannot_be_exact"] is None and entry["decided"], entry["why"]

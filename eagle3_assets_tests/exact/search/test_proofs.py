@@ -85,6 +85,7 @@ texts = st.builds(
 arguments = st.sampled_from(['{"a": 1}', '{"path":"."}', '{"who": "blue 🌟 river"}', "{}"])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     reasoning=texts,

@@ -33,6 +33,7 @@ def qwen() -> Profile:
     return load_profile("qwen3", needs(shared_data() / "tokenizers"))
 
 
+@pytest.mark.slow
 def test_sampled_ids_of_a_model_that_did_not_think_are_a0(qwen: Profile, rollouts: list[dict[str, Any]]) -> None:
     """114 of 120 were refused: a non-thinking answer was held to a thinking grammar."""
     grades = []
@@ -143,6 +144,7 @@ def test_another_encoding_of_the_prompt_is_believed_of_a_server_of_ones_own(mini
     assert (told is not None) is believed and (told is None or told.ids == tuple(ids))
 
 
+@pytest.mark.slow
 def test_the_variants_of_qwen3_share_its_tokenizer_and_not_its_mode(tmp_path: Path) -> None:
     folder = needs(shared_data() / "tokenizers")
     plain, instruct, thinker = (load_profile(n, folder) for n in ("qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507"))

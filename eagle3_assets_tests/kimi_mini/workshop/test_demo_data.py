@@ -31,6 +31,7 @@ def test_making_the_trajectories_again_from_their_answers_gives_the_committed_by
     assert len(answers) == demo_data.N_ROWS["a1_deepswekimi"]
 
 
+@pytest.mark.slow
 def test_the_trajectories_answers_are_the_models_own():
     """On-policy: under the committed weights their tokens are as probable as sampled ones are, and far from any other text's."""
     import torch

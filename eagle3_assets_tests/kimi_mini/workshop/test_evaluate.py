@@ -47,6 +47,7 @@ def test_figures_of_other_weights_are_refused(tmp_path: Path):
         card.read_figures(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fixed_subset_gives_the_cards_figures_within_bounds(measured):
     """Bounds: three standard deviations of a share over the subset's turns, at the card's share (held to 2 % from either end)."""
     for temperature, counts in measured.items():
@@ -59,6 +60,7 @@ def test_a_fixed_subset_gives_the_cards_figures_within_bounds(measured):
     assert measured["0.0"]["right"] / measured["0.0"]["turns"] >= 0.75
 
 
+@pytest.mark.slow
 def test_greedy_answers_are_the_same_again(measured):
     again = evaluate.evaluate(kimi_mini_model.load_model(), SUBSET, (0.0,))["temperatures"]["0.0"]
     counts = ("turns", "tokens", "grammar", "right", "non_canonical", "by_type")
@@ -94,6 +96,7 @@ def _split_one(ids: list[int]) -> list[int]:
     raise AssertionError("nothing to split")
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]):
     assert main(["evaluate", "--conversations", "3", "--json"]) == 0
     said = capsys.readouterr()

@@ -45,6 +45,7 @@ TOKENS = st.one_of(
 PIECES = st.one_of(st.lists(TOKENS, max_size=12), st.sampled_from([spell(Turn(" a", "b", (CALL,))), spell(Turn(None, "b"))]))
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(st.lists(PIECES, max_size=3).map(lambda parts: [token for part in parts for token in part]), st.booleans())
 def test_what_the_reader_accepts_the_automaton_accepts(ids: list[int], thinking: bool):

@@ -53,6 +53,7 @@ def test_packed_attention_gives_each_conversation_the_states_it_has_alone():
             assert torch.allclose(part, single, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path):
     whole = train.train(tmp_path / "whole", TINY, checkpoint_every=2, held_out_conversations=4)
     lines: list[dict[str, object]] = []
@@ -71,12 +72,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path):
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True))
 
 
+@pytest.mark.slow
 def test_another_recipe_does_not_go_on_from_a_foreign_checkpoint(tmp_path: Path):
     train.train(tmp_path, replace(TINY, steps=2), checkpoint_every=2, held_out_conversations=4)
     with pytest.raises(ExactError, match="belongs to the recipe"):
         train.train(tmp_path, TINY)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_router_is_balanced_by_hand(tmp_path: Path):
     recipe = train.Recipe(steps=14, step_tokens=600, warm_up=4)
     rows = [world.make_row(world.held_out_episode(0, k)) for k in range(12)]

@@ -23,6 +23,7 @@ def test_the_same_seed_gives_the_same_conversation_and_another_seed_another():
     assert [world.training_episode(4, k) for k in range(9)] != SOME[:9]
 
 
+@pytest.mark.slow
 def test_training_never_sees_held_out_content_not_even_in_a_history():
     held = [world.held_out_episode(1, k) for k in range(200)]
     assert not any(episode.held_out for episode in SOME)
@@ -34,6 +35,7 @@ def test_training_never_sees_held_out_content_not_even_in_a_history():
     assert contents.isdisjoint((episode.kind, episode.key) for episode in held)
 
 
+@pytest.mark.slow
 def test_about_a_tenth_of_each_task_types_content_is_held_out():
     for kind, family in FAMILIES.items():
         keys = {(e := family(Random(f"{kind}/{k}"), True)).key: e.held_out for k in range(1_500)}

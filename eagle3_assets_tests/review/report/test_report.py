@@ -59,6 +59,7 @@ def report(tmp_path: Path) -> Report:
     return build(tiny_campaign(), Store(tmp_path), {s: rows_of_shard(s) for s in ("00", "01")})
 
 
+@pytest.mark.slow
 def test_figures_add_up_over_shards(report: Report, tmp_path: Path) -> None:
     data = report.data
     assert data == read_json(Store(tmp_path).report("b3_magicoder"))
@@ -83,6 +84,7 @@ def test_figures_add_up_over_shards(report: Report, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_verdict_comes_first_and_counts_small_shards_together(report: Report) -> None:
     assert not report.data["verdict"]["passed"]  # 2 of 18 rows differ from their bill; no shard alone is large enough to say so
     assert any(w.startswith("STOP completion_equals_bill: 2 of 18") for w in report.data["verdict"]["words"])
@@ -91,6 +93,7 @@ def test_the_verdict_comes_first_and_counts_small_shards_together(report: Report
     assert check["failed_shards"] == 0 and not check["passed"] and check["overall"]["bad"] == 2
 
 
+@pytest.mark.slow
 def test_what_failed_is_shown_before_what_passed_and_statistics_have_a_table(report: Report, tmp_path: Path) -> None:
     page = Store(tmp_path).report("b3_magicoder").with_suffix(".html").read_text()
     assert page.index(">completion_equals_bill<") < page.index(">structure<")
@@ -102,6 +105,7 @@ def test_what_failed_is_shown_before_what_passed_and_statistics_have_a_table(rep
     assert "mismatches sit in" in report.markdown and "Over time" not in page  # nothing was bought here
 
 
+@pytest.mark.slow
 def test_the_purchase_over_time_is_told_in_words_and_drawn(tmp_path: Path) -> None:
     campaign, store = tiny_campaign(), Store(tmp_path)
     rows = [make_row(i) for i in range(20)]
@@ -117,6 +121,7 @@ def test_the_purchase_over_time_is_told_in_words_and_drawn(tmp_path: Path) -> No
     assert "Over time" in store.report("b3_magicoder").with_suffix(".html").read_text()
 
 
+@pytest.mark.slow
 def test_worst_rows_come_with_their_command(report: Report) -> None:
     worst = report.data["worst"]
     assert [w["grade"] for w in worst[:2]] == ["Q", "Q"] and worst[0]["residual"] == -4
@@ -161,6 +166,7 @@ def test_text_from_outside_is_shown_and_never_runs(tmp_path: Path) -> None:
     assert r"\x1b[2J" in json.loads(base.read_bytes())["worst"][0]["provider"]
 
 
+@pytest.mark.slow
 def test_the_picture_is_small_and_the_markdown_fits_an_event(report: Report, tmp_path: Path) -> None:
     png = draw_report(report.data)
     assert png.startswith(b"\x89PNG") and 2_000 < len(png) <= MAX_BYTES
@@ -171,6 +177,7 @@ def test_the_picture_is_small_and_the_markdown_fits_an_event(report: Report, tmp
     assert all(p.exists() for p in report_files(Store(tmp_path), "b3_magicoder"))
 
 
+@pytest.mark.slow
 def test_a_crowded_report_still_fits(tmp_path: Path) -> None:
     rows = [quarantined(i, f"wire_text: {'x<|' * 300} {i}", provider=f"{HOSTILE} {i}") for i in range(60)]
     built = build(tiny_campaign(), Store(tmp_path), {"00": rows})
@@ -197,6 +204,7 @@ def test_markdown_escapes_what_markdown_reads() -> None:
     assert escape_markdown("a|b <i> `c` [d](e) _f_") == r"a\|b &lt;i&gt; \`c\` \[d\](e) \_f\_"
 
 
+@pytest.mark.slow
 def test_the_campaign_page_adds_up_and_names_what_is_missing(report: Report, tmp_path: Path) -> None:
     campaign, store = tiny_campaign(), Store(tmp_path)
     page = write_campaign_page(campaign, store).read_text()
@@ -210,12 +218,14 @@ def test_the_campaign_page_adds_up_and_names_what_is_missing(report: Report, tmp
     )
 
 
+@pytest.mark.slow
 def test_rejected_rows_are_kept_with_their_reasons(report: Report, tmp_path: Path) -> None:
     kept = pq.read_table(quarantine_path(Store(tmp_path), "b3_magicoder")).to_pylist()
     assert [r["reasons"] for r in kept] == [["completion_equals_bill: 4 fewer"]] * 2 and all(r["input_ids"] for r in kept)
     assert quarantine_path(Store(tmp_path), "b3_magicoder") in report_files(Store(tmp_path), "b3_magicoder")
 
 
+@pytest.mark.slow
 def test_the_report_shows_where_mismatches_sit(report: Report, tmp_path: Path) -> None:
     strata = report.data["monitor"]["strata"]
     assert {s["provider"] for s in strata} == {"Alpha", "Beta"} and sum(s["n"] for s in strata) == 18

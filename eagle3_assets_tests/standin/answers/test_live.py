@@ -104,6 +104,7 @@ def truths(standin: Standin) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (standin.ledger.folder / "truth.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_chat_stream_and_engine_answer_with_what_the_model_sampled_and_bill_just_that(
     make_live: MakeLive, model: Any, vocabulary: Vocabulary
 ) -> None:
@@ -137,6 +138,7 @@ def test_chat_stream_and_engine_answer_with_what_the_model_sampled_and_bill_just
     assert standin.ledger.spent_pico == sum(billed)
 
 
+@pytest.mark.slow
 def test_ten_at_once_come_back_and_each_is_what_it_is_alone(make_live: MakeLive) -> None:
     def told(body: bytes) -> Any:
         value = json.loads(body)
@@ -165,6 +167,7 @@ def opened(client: Client, body: Any) -> Any:
     return client.session.post(client.origin + CHAT, json=body, headers={"Authorization": f"Bearer {KEY}"})
 
 
+@pytest.mark.slow
 def test_two_identical_requests_at_once_are_two_attempts_with_two_answers(make_live: MakeLive, hold: Hold) -> None:
     standin = make_live()
 
@@ -183,6 +186,7 @@ def test_two_identical_requests_at_once_are_two_attempts_with_two_answers(make_l
     assert one["completion_ids"] != two["completion_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_while_the_model_samples_the_server_serves_and_keeps_the_connection_alive(
     stream: bool, make_live: MakeLive, hold: Hold
@@ -283,6 +287,7 @@ def test_a_model_that_ends_before_its_answer_is_an_error_in_the_200_and_not_bill
     assert truths(standin) == [] and standin.ledger.spent_pico == 0
 
 
+@pytest.mark.slow
 def test_faults_and_bending_go_with_a_live_model_too(make_live: MakeLive, vocabulary: Vocabulary) -> None:
     faults = Faults(rates={"429": 0.1, "reset": 0.1, "truncated": 0.1, "error_in_200": 0.1})
     standin = make_live(settings(faults=faults))
@@ -328,6 +333,7 @@ def post(address: Address, body: Any) -> Any:
     return urllib.request.urlopen(request, timeout=60)
 
 
+@pytest.mark.slow
 def test_stopped_while_it_samples_it_ends_and_the_next_one_gives_the_answer_that_was_lost(
     live_profiles: Path, tmp_path: Path
 ) -> None:
@@ -367,6 +373,7 @@ def drop(address: Address, body: Any) -> None:
         response.read()
 
 
+@pytest.mark.slow
 def test_only_a_live_source_loads_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from eagle3_assets.standin.service.process import build; "

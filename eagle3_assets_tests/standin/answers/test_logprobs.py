@@ -209,6 +209,7 @@ def test_a_number_of_alternatives_that_cannot_be_is_a_400(value: Any, make_stand
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_live_model_tells_its_own_numbers_and_its_own_alternatives(vocabulary: Vocabulary, tmp_path: Path) -> None:
     import torch
 

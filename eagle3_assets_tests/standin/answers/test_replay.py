@@ -114,6 +114,7 @@ def test_without_habits_every_text_is_what_the_encoder_gives(vocabulary: Vocabul
     assert all(Read(a, vocabulary).reasoning for a in plain if a.thinking)
 
 
+@pytest.mark.slow
 def test_without_habits_with_kimis_tokenizer(kimi: Vocabulary) -> None:
     check_canonical(bank_of(kimi, 150, mean_tokens=900), kimi)
 
@@ -136,6 +137,7 @@ def test_shares_of_modes_tools_and_lengths_of_the_parts(vocabulary: Vocabulary, 
 
 
 # ---------------------------------------------------------------------------------------------------- length
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "tokens", "sigma"), [(0, 3500, 0.8), (1, 1200, 0.5)])
 def test_lengths_have_the_mean_and_the_tail(vocabulary: Vocabulary, seed: int, tokens: int, sigma: float) -> None:
     settings = Replay(seed=seed, answers=1500, mean_tokens=tokens, sigma=sigma, habits=Habits(**NONE))
@@ -147,6 +149,7 @@ def test_lengths_have_the_mean_and_the_tail(vocabulary: Vocabulary, seed: int, t
         assert max(lengths) > 14_000 and near(sum(n > 10_000 for n in lengths), len(lengths), 0.043)
 
 
+@pytest.mark.slow
 @examples(max_examples=60, deadline=None)
 @given(st.integers(50, 8000), st.floats(0.05, 2.5), st.floats(2.0, 20.0))
 def test_the_law_has_its_mean_below_its_top(tokens: int, sigma: float, factor: float) -> None:
@@ -164,6 +167,7 @@ def test_all_alike_without_spread(vocabulary: Vocabulary) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- habits
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [False, True])
 def test_non_canonical_answers_say_the_same_in_other_ids(
     vocabulary: Vocabulary, request: pytest.FixtureRequest, real: bool
@@ -185,11 +189,13 @@ def test_non_canonical_answers_say_the_same_in_other_ids(
     assert set(changes) <= {-1, 0, 1} and 0.12 < changes[0] / len(flagged) < 0.38
 
 
+@pytest.mark.slow
 def test_several_places_of_an_answer_can_be_respelled(vocabulary: Vocabulary) -> None:
     regions = [a.traits.regions for a in bank_of(vocabulary, 300, non_canonical=1.0, regions=3) if len(a.ids) > 40]
     assert mean(regions) == pytest.approx(3, abs=0.5) and min(regions) >= 1 and len(set(regions)) > 4
 
 
+@pytest.mark.slow
 @examples(max_examples=100, deadline=None)
 @given(st.text(min_size=1, max_size=60), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_respelling_keeps_the_bytes_and_never_gives_the_encoders_ids(text: str, regions: int, rng: Any) -> None:
@@ -208,6 +214,7 @@ def _respeller(v: Vocabulary) -> Respeller:
     return Respeller(Speller(v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 def test_edges_have_their_whitespace_at_its_share(vocabulary: Vocabulary, name: str) -> None:
     v, share = vocabulary, {" ": 0.3, "\n\n": 0.2, "\n": 0.1}
@@ -226,6 +233,7 @@ def test_edges_have_their_whitespace_at_its_share(vocabulary: Vocabulary, name: 
     assert all(near(found[edge], found.total(), s) for edge, s in share.items())
 
 
+@pytest.mark.slow
 def test_marker_text_is_written_as_ordinary_text(vocabulary: Vocabulary, plain: tuple[ReplayAnswer, ...]) -> None:
     v = vocabulary
     bank = bank_of(v, 600, literal_markers=0.25)
@@ -242,6 +250,7 @@ def test_marker_text_is_written_as_ordinary_text(vocabulary: Vocabulary, plain: 
     assert not any(n in v.text(text) for a in plain for text in Read(a, v).texts for n in MARKER_NAMES)
 
 
+@pytest.mark.slow
 def test_split_characters_are_spelled_with_several_ids_and_canonical(kimi: Vocabulary) -> None:
     bank, twin = bank_of(kimi, 300, split_characters=0.3), bank_of(kimi, 300)
     assert near(sum("split_characters" in a.habits for a in bank), 300, 0.3)
@@ -300,6 +309,7 @@ def test_tool_ids_of_odd_forms(vocabulary: Vocabulary) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- cuts, calls
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["reasoning", "content", "arguments"])
 def test_cut_answers_end_inside_their_part(vocabulary: Vocabulary, plain: tuple[ReplayAnswer, ...], part: str) -> None:
     v = vocabulary
@@ -322,6 +332,7 @@ def test_cut_answers_end_inside_their_part(vocabulary: Vocabulary, plain: tuple[
             assert answer.tool_names == full.tool_names[: len(calls)] and calls[-1][1]
 
 
+@pytest.mark.slow
 def test_a_habit_that_a_cut_took_away_is_not_told(vocabulary: Vocabulary) -> None:
     v = vocabulary
     bank = bank_of(
@@ -374,6 +385,7 @@ def _digest(seed: int, hash_seed: str) -> str:
     return run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_bank_is_the_same_in_every_process() -> None:
     assert _digest(0, "1") == _digest(0, "2") != _digest(1, "1")
 
@@ -391,6 +403,7 @@ def test_a_longer_bank_begins_with_the_shorter_one_and_another_text_is_another_b
     assert [a.thinking for a in own] != [a.thinking for a in other]
 
 
+@pytest.mark.slow
 def test_all_habits_together_at_the_defaults_can_be_read(kimi: Vocabulary) -> None:
     bank = make_bank(Replay(answers=400, mean_tokens=1000), kimi, BUILT_IN)
     for answer in bank:
@@ -408,6 +421,7 @@ def canonical_or_torn(ids: Ids, v: Vocabulary) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_no_answer_is_longer_than_the_most_even_with_everything_on(vocabulary: Vocabulary) -> None:
     table = Habits(non_canonical=1, regions=100, literal_markers=1, split_characters=1, reasoning_leading={"\n" * 8: 1.0})
     settings = Replay(answers=300, mean_tokens=128, max_tokens=256, sigma=0.3, tool_answers=1, habits=table)

@@ -27,6 +27,7 @@ def mini() -> Speller:
     return Speller(Vocabulary.of(load_encoding()))
 
 
+@pytest.mark.slow
 @examples(max_examples=300, deadline=None)
 @given(st.lists(st.lists(ALPHABET, min_size=1, max_size=40).map("".join), min_size=2, max_size=6))
 def test_ids_of_passages_can_be_joined(pieces: list[str]) -> None:

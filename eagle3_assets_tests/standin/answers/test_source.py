@@ -55,6 +55,7 @@ def test_a_tool_choice_rules_answers_out_and_another_prompt_has_none_of_its_own(
     assert len(source.choose(ask(), seed="0", attempt=0, limit=2).ids) == 2
 
 
+@pytest.mark.slow
 def test_the_committed_bank_has_an_answer_of_its_own_for_every_prompt_of_the_demo() -> None:
     source, _ = load_source(Source(kind="bank"))
     assert isinstance(source, Bank)

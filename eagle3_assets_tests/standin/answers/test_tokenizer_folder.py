@@ -44,6 +44,7 @@ def test_kimis_own_two_files_are_enough(kimi_files: Path, kimi: Vocabulary, tmp_
     assert found.encoding.special_tokens_set == kimi.encoding.special_tokens_set
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kept", "added"), [("qwen3", "<think>", 10), ("deepseek-v4", "</think>", 10)])
 def test_another_models_tokenizer_json_gets_the_markers_that_it_lacks(name: str, kept: str, added: int) -> None:
     import tokenizers
@@ -63,6 +64,7 @@ def test_another_models_tokenizer_json_gets_the_markers_that_it_lacks(name: str,
     assert ours.encode_prompt("<|tool_call_begin|>x") == (ours.call_begin, *ours.encode_text("x"))
 
 
+@pytest.mark.slow
 def test_a_tokenizer_json_has_every_method_that_the_stand_in_calls() -> None:
     room = Path(tokenizer_folder.__file__).parents[1]
     called = {name for path in room.rglob("*.py") for name in re.findall(r"\bencoding\.(\w+)", path.read_text())}
@@ -74,6 +76,7 @@ def test_a_tokenizer_json_has_every_method_that_the_stand_in_calls() -> None:
     assert v.encode_text("a\ud800b") == v.encode_text("a\ufffdb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "deepseek-v4"])
 def test_a_bank_of_another_models_ids_is_canonical(name: str) -> None:
     v = load_tokenizer(str(hub(name)), Path())

@@ -71,6 +71,7 @@ message = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(messages=st.lists(message, min_size=1, max_size=6), thinking=st.booleans(), declare=st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_any_conversation_is_rendered_as_the_template_does(

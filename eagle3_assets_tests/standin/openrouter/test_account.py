@@ -185,6 +185,7 @@ def test_requests_in_flight_together_may_overdraw_the_account(make_standin: Make
     assert standin.gateway.account.balance_pico < 0
 
 
+@pytest.mark.slow
 def test_an_account_without_holds_never_holds(make_standin: MakeStandin) -> None:
     standin = make_standin()
 

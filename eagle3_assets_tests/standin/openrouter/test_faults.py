@@ -219,6 +219,7 @@ def test_a_gzipped_body_is_the_same_answer(make_standin: MakeStandin, tmp_path: 
     assert bodies[0]["choices"] == bodies[1]["choices"]
 
 
+@pytest.mark.slow
 def test_a_slow_body_comes_in_many_pieces(make_standin: MakeStandin) -> None:
     async def run() -> int:
         async with connected(make_standin(always("slow_drip", time_scale=0.02))) as client:
@@ -231,6 +232,7 @@ def test_a_slow_body_comes_in_many_pieces(make_standin: MakeStandin) -> None:
     assert asyncio.run(run()) > 5
 
 
+@pytest.mark.slow
 def test_a_hang_writes_keep_alives_and_never_an_answer_and_a_silence_not_a_byte(make_standin: MakeStandin) -> None:
     async def run(fault: str) -> tuple[bool, bytes]:
         """(headers came, what was read until the connection ended)."""

@@ -61,6 +61,7 @@ def spend(address: Address) -> float:
     return float(call(address, "/credits")["data"]["total_usage"])
 
 
+@pytest.mark.slow
 def test_four_processes_at_once_get_one_server_that_survives_kill_9_and_keeps_its_ledger(folder: Path) -> None:
     callers = [subprocess.Popen([sys.executable, "-c", ASK, str(folder)], stdout=subprocess.PIPE) for _ in range(4)]
     pids = {int(caller.communicate(timeout=60)[0]) for caller in callers}
@@ -82,6 +83,7 @@ def test_four_processes_at_once_get_one_server_that_survives_kill_9_and_keeps_it
     assert spend(third) > usage
 
 
+@pytest.mark.slow
 def test_a_port_file_that_points_to_a_stranger_is_recognised(folder: Path) -> None:
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as stranger:  # listens and never answers
@@ -108,6 +110,7 @@ def test_a_port_file_that_nobody_here_wrote_is_no_server(origin: Any, folder: Pa
     assert running(folder) is None
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_callers_terminal_does_not_reach_the_server(folder: Path) -> None:
     # a runner may have been started with SIGINT ignored, which children inherit
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -125,6 +128,7 @@ def test_ctrl_c_in_the_callers_terminal_does_not_reach_the_server(folder: Path) 
     assert call(address, "/key")["data"]["usage"] == 0
 
 
+@pytest.mark.slow
 def test_another_seed_or_other_profiles_are_refused_while_it_runs(folder: Path, tmp_path: Path) -> None:
     ensure_running(folder, seed=1)
     with pytest.raises(WireError, match=r"runs with other seed .*eagle3 standin stop"):
@@ -137,6 +141,7 @@ def test_another_seed_or_other_profiles_are_refused_while_it_runs(folder: Path, 
         ensure_running(folder, profiles=mine, seed=1)
 
 
+@pytest.mark.slow
 def test_an_idle_server_ends_by_itself_and_the_next_caller_starts_one(folder: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(DEFAULT_PROFILES.read_text().replace("idle_exit_s = 900", "idle_exit_s = 0.3"))
@@ -146,6 +151,7 @@ def test_an_idle_server_ends_by_itself_and_the_next_caller_starts_one(folder: Pa
     assert ensure_running(folder, profiles=mine).pid != first.pid
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_is_one_line_with_the_end_of_the_log(folder: Path) -> None:
     folder.mkdir()
     (folder / "ledger.jsonl").write_text('{"no": "account"}\n')
@@ -165,6 +171,7 @@ def test_an_occupied_port_ends_in_one_line_and_exit_1(folder: Path, capsys: pyte
     assert err.count("\n") == 1 and f"port {port}" in err and "--port" in err
 
 
+@pytest.mark.slow
 def test_serve_prints_where_it_listens_and_ends_on_ctrl_c_with_its_files_kept(folder: Path) -> None:
     command = "import sys; from eagle3_assets.cli.main import run; sys.exit(run(sys.argv[1:]))"
     server = subprocess.Popen(

@@ -354,6 +354,7 @@ def billed_by_hand(folder: Path, vocabulary: Vocabulary) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_after_400_requests_with_faults_the_ledger_equals_the_sum_over_truth(
     make_standin: MakeStandin, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

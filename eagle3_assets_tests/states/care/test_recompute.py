@@ -37,6 +37,7 @@ def stored(make_campaign: CampaignMaker, store: Store, dtype: str) -> tuple[Camp
     return campaign, states_room.open(store.states("00000"))
 
 
+@pytest.mark.slow
 def test_the_same_model_agrees_on_every_row(stored: tuple[Campaign, States], dtype: str) -> None:
     rows = recompute_rows(engine(tiny_model("deepseek_v3", getattr(torch, dtype)), dtype), stored[1], range(len(PACKS)))
     assert all(row.agrees for row in rows)

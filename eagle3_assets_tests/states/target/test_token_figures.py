@@ -131,6 +131,7 @@ def test_edges_are_starts_markers_and_what_follows_them() -> None:
     assert positions[got].tolist() == [2, 4, 5, 7, 9, 10]
 
 
+@pytest.mark.slow
 def test_a_row_without_choice_or_without_ids_has_no_z(mini: Mini) -> None:
     nothing = Scores(np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 5, np.zeros((0, len(token_figures.TILTS)), np.float32))
     got = row_statistics(nothing, [], top_p=1.0, edge=np.zeros(0, bool), end_id=0)
@@ -139,6 +140,7 @@ def test_a_row_without_choice_or_without_ids_has_no_z(mini: Mini) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- true ids
+@pytest.mark.slow
 def test_true_ids_raise_no_alarm(mini: Mini) -> None:
     judged = mini.judge(mini.true)
     alarms = sum(r.log10_e >= 2 or bool(r.edges) or r.nucleus_violations > 0 for r, _ in judged)
@@ -149,6 +151,7 @@ def test_true_ids_raise_no_alarm(mini: Mini) -> None:
     assert np.median(ends) > 0.95
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_who_runs_beside_a_row(mini: Mini) -> None:
     alone = [mini.judge([row])[0][0] for row in mini.true[:5]]
     for one, together in zip(alone, mini.judge(mini.true[:5]), strict=True):
@@ -166,6 +169,7 @@ def spaced(mini: Mini, row: Row) -> Row:
     return question, (*ids[:start], *encoding.encode_ordinary(" " + encoding.decode(list(ids[start:stop]))), *ids[stop:])
 
 
+@pytest.mark.slow
 def test_a_spurious_leading_space_is_seen_row_by_row(mini: Mini) -> None:
     judged = mini.judge([spaced(mini, row) for row in mini.true])
     seen = np.mean([bool(r.edges) for r, _ in judged])
@@ -173,12 +177,14 @@ def test_a_spurious_leading_space_is_seen_row_by_row(mini: Mini) -> None:
     assert pooled(judged)[1] > 1.1
 
 
+@pytest.mark.slow
 def test_a_template_without_its_last_marker_is_seen(mini: Mini) -> None:
     judged = mini.judge(mini.true, prompt=lambda q: q.prompt[:-1])
     assert np.mean([bool(r.edges) for r, _ in judged]) > 0.8
     assert pooled(judged)[1] > 1.1
 
 
+@pytest.mark.slow
 def test_a_newline_too_many_at_the_end_of_the_template_is_seen(mini: Mini) -> None:
     newline = load_encoding().encode_ordinary("\n")
     judged = mini.judge(mini.true, prompt=lambda q: (*q.prompt, *newline))
@@ -186,11 +192,13 @@ def test_a_newline_too_many_at_the_end_of_the_template_is_seen(mini: Mini) -> No
     assert np.mean([r.first_nll for r, _ in judged]) > 3 * np.mean([r.first_nll for r, _ in mini.judge(mini.true)])
 
 
+@pytest.mark.slow
 def test_another_temperature_shows_in_the_pool(mini: Mini) -> None:
     mid, _, high = pooled(mini.judge(mini.sample(0.6, TOP_P)))
     assert mid < 0.85 and high < 1.0, "answers sampled at 0.6 must look colder than 1"
 
 
+@pytest.mark.slow
 def test_another_checkpoint_shows_in_the_pool(mini: Mini) -> None:
     """Every weight off by 30 %. (By 20 % the model's answers hardly differ: 177 rows read as 0.98 to 1.57 times as hot.)"""
     other, chance = load_model(), torch.Generator().manual_seed(0)

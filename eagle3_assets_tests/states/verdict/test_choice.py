@@ -105,6 +105,7 @@ def splits(encoding: tiktoken.Encoding, text: bytes, n: int) -> list[tuple[int, 
     ]
 
 
+@pytest.mark.slow
 def test_of_two_spellings_of_equal_length_the_model_picks_the_one_it_sampled() -> None:
     """Pairs with equal text and equal count: no bill can tell them apart. The true ids against other splits of three neighbours."""
     torch.set_num_threads(1)
