@@ -264,7 +264,7 @@ MESSAGES = st.sampled_from(
         [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Where to?"}],
     ]
 )
-MANY = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+MANY = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.mark.parametrize("damage", SHAPE, ids=lambda damage: damage.__name__)

@@ -53,7 +53,15 @@ def damage_json(
     readings say, with probabilities."""
     spelling = Spelling.of(rates)
     told = [_evidence(row, by, spelling, sorts=sorts) for row, by in zip(rows, differences, strict=True)]
-    return {"damage": _by_kind(rows, told, rates["sorted_keys"], sorts=sorts), "damage_parts": _parts(rows, told)}
+    parts = _parts(rows, told)
+    spread = _by_kind(rows, told, rates["sorted_keys"], sorts=sorts)
+    local = sum(part["weight"] for part in parts)
+    if local > LEAST_WEIGHT:  # what is known to keep to some answers is no damage of the others
+        named = {part["fact"] for part in parts}
+        left = [(row, one) for row, one in zip(rows, told, strict=True) if not named & row.facts]
+        rest = _by_kind([row for row, _ in left], [one for _, one in left], rates["sorted_keys"], sorts=sorts)
+        spread = {kind: round((1 - local) * share + local * rest[kind], 5) for kind, share in spread.items()}
+    return {"damage": spread, "damage_parts": parts}
 
 
 def strange_parts(rows: Sequence[Observation], others: Sequence[Observation]) -> list[dict[str, Any]]:

@@ -107,8 +107,12 @@ class Case:
             windows = [w for w in windows if float(w.get("to", math.inf)) >= self.at] or windows[-1:]
         elif windows:
             windows = windows[-1:]
-        calls = self.fields.tool_calls or (windows and bare_fields(self.profile, self.fields, self.mode.turn).tool_calls)
-        return _of_turn(windows[0], "calls" if calls else "text") if windows else {}
+        if not windows:
+            return {}
+        calls = bool(self.fields.tool_calls)
+        if not calls and "calls" in (windows[0].get("turns") or {}):
+            calls = bool(bare_fields(self.profile, self.fields, self.mode.turn).tool_calls)
+        return _of_turn(windows[0], "calls" if calls else "text")
 
     @property
     def billed(self) -> int | None:
