@@ -267,20 +267,19 @@ MESSAGES = st.sampled_from(
 MANY = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
 
 
-@pytest.mark.parametrize("damage", SHAPE, ids=lambda damage: damage.__name__)
 def test_no_reported_damage_makes_rows_of_a_learned_provider_wrong_beyond_their_own_p(
-    mini: Profile, verbatim: dict[str, Any], damage: Damage
+    mini: Profile, verbatim: dict[str, Any]
 ) -> None:
     tally = Tally()
 
-    @MANY
-    @given(answers(), MESSAGES, st.sampled_from((None, streamed, odd_counts)), st.data())
-    def rebuild(truth: Truth, messages: list[Json], second: Damage | None, data: st.DataObject) -> None:
-        wire = damage(mini, sent(mini, truth, messages), data)
+    @settings(MANY, max_examples=1500)
+    @given(answers(), MESSAGES, st.sampled_from(SHAPE), st.sampled_from((None, streamed, odd_counts)), st.data())
+    def rebuild(truth: Truth, messages: list[Json], first: Damage, second: Damage | None, data: st.DataObject) -> None:
+        wire = first(mini, sent(mini, truth, messages), data)
         tally.add(mini, second(mini, wire, data) if second else wire, verbatim)
 
     rebuild()
-    assert tally.holds, tally.wrong[:3]
+    assert tally.claimed >= 100 and tally.holds, (tally.claimed, tally.allowed, "\n".join(tally.wrong[:5]))
 
 
 def test_sound_answers_of_a_learned_provider_are_claimed_and_right(mini: Profile, verbatim: dict[str, Any]) -> None:
@@ -309,4 +308,4 @@ def test_where_nothing_was_learned_no_damage_gives_wrong_ids_a_grade(mini: Profi
         tally.add(mini, damage(mini, wire, data), None)
 
     rebuild()
-    assert tally.holds, tally.wrong[:3]
+    assert tally.holds, "\n".join(tally.wrong[:3])
