@@ -91,12 +91,8 @@ def _says_more(earlier: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     if entry["rows"] < reading_space.DECIDING_ROWS:
         return True
     possible = {reading["name"] for reading in entry.get("readings") or ()}
-    return (
-        bool(earlier.get("decided"))
-        and not entry["decided"]
-        and earlier.get("reading") in possible
-        and not entry["cannot_be_exact"]
-    )
+    still_open = not entry.get("decided") and not entry.get("cannot_be_exact")
+    return bool(earlier.get("decided")) and still_open and earlier.get("reading") in possible
 
 
 def _same_target(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

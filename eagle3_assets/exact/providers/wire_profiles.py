@@ -290,11 +290,11 @@ def _decide(window: Window, habits: Habits, spelling: Spelling, seen: Mapping[st
         apart, rho = decided(rows)
         if sum(apart.missed) < sum(window.decision.missed) / 2:
             window.rows, window.decision, window.rho, window.apart = rows, apart, rho, True
-    best = {verdict.best.billing.rule(turn == "calls").extra for turn, verdict in window.decision.verdicts.items()}
-    if 1 in best and not all(map(_thinks, window.rows)):
+    if not window.decision.decided and 0 < sum(map(_thinks, window.rows)) < len(window.rows):
         rows = [row if _thinks(row) else _as_prefilled(row) for row in window.rows]
         billed, rho = decided(rows)
-        if sum(billed.missed) < sum(window.decision.missed):
+        constants = {verdict.best.billing.rule(turn == "calls").extra for turn, verdict in billed.verdicts.items()}
+        if 1 in constants and sum(billed.missed) <= sum(window.decision.missed):
             window.rows, window.decision, window.rho, window.prefill = rows, billed, rho, True
     return window
 
