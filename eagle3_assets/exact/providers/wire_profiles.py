@@ -159,8 +159,8 @@ def learn(
             if sampling.rows < MAX_ID_ROWS:
                 cut = fields.finish_reason == "length"
                 thinks = thinks_in(profile, answer.request, fields.output_ids, truncated=cut, default=thinking)
-                prior = count_calls(answer.request.get("messages") or [])
-                learn_from_ids(profile, answer.request, fields, thinks, of_ids, sampling, prior)
+                prior_calls = count_calls(answer.request.get("messages") or [])
+                learn_from_ids(profile, answer.request, fields, thinks, of_ids, sampling, prior_calls)
             continue
         key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("stream")))
         mark = int.from_bytes(hashlib.sha256(f"{answer.sample_id}:{answer.turn}".encode("utf-8", "replace")).digest()[:4], "big")

@@ -115,14 +115,15 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
     """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text that no single reading
     explains). Of one with marker text its bill says whether that is the model's text or markers that no parser found: a name has several
     ids more than a marker."""
-    if fields.problems or not fields.billed_completion or fields.finish_reason not in (*ENDS_TURN, "length"):
+    billed = fields.billed_completion
+    if fields.problems or not billed or fields.finish_reason not in (*ENDS_TURN, "length"):
         return None
     prior = count_calls(request.get("messages") or [])
     try:
         frames = enumerate_frames(
             profile, fields, thinking=mode.turn, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
         )
-        frames = _told_by_bill(frames, fields.billed_completion)
+        frames = _told_by_bill(frames, billed)
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
     except ExactError:
         return None
@@ -138,7 +139,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         ended=first.ended,
         section=first.section is not None,
         closed=first.closed,
-        billed=fields.billed_completion,
+        billed=billed,
         billed_reasoning=fields.billed_reasoning or None,
         reasoning=reasoning,
         content=content,
