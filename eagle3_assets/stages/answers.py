@@ -28,7 +28,7 @@ from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import After, Artifact, Card, Gate, Interrupted, Job, Made, Per, Stage
 from eagle3_assets.stages import plan, prompts, tokenizer_probe
-from eagle3_assets.stages.pilot import rented
+from eagle3_assets.stages.pilot import rented, token_counter
 from eagle3_assets.store import commit, manifest_path
 from eagle3_assets.wire import journal
 
@@ -84,7 +84,7 @@ async def _collect(job: Job) -> list[ShardResult]:
     stop = asyncio.Event()
     with stopping_on_signals(stop), open_ledger(campaign, store, approved) as ledger:
         if paid:
-            await _probe_again(job, ledger, servers, stop)
+            await probe_again(job, ledger, servers, stop, count_tokens=token_counter(campaign))
         results = await collect(
             campaign,
             jobs,
@@ -100,12 +100,13 @@ async def _collect(job: Job) -> list[ShardResult]:
     return results
 
 
-async def _probe_again(job: Job, ledger: Ledger, servers: Servers, stop: asyncio.Event) -> None:
+async def probe_again(
+    job: Job, ledger: Ledger, servers: Servers, stop: asyncio.Event, *, count_tokens: Callable[[str], int]
+) -> None:
     """Probes for endpoints whose provider changed since they were asked, by what is learned so far: its new form is known from its first
     answers on."""
     from eagle3_assets.collect.pilot import repeats
     from eagle3_assets.exact.providers.drift import changes
-    from eagle3_assets.targets.tokenizer import load_profile
 
     campaign, store = job.campaign, job.store
     if not manifest_path(store.wire_profiles).exists():
@@ -118,7 +119,6 @@ async def _probe_again(job: Job, ledger: Ledger, servers: Servers, stop: asyncio
     due = repeats.due({change.provider: change.at for change in found}, routing.eligible, asked)
     for repeat in due:
         job.face.log(f"{repeat.endpoint.provider_name} changed its form: asking {repeat.endpoint.tag} the pilot's probes again")
-    profile = load_profile(campaign.target.profile)
     await repeats.ask_again(
         campaign,
         due,
@@ -127,7 +127,7 @@ async def _probe_again(job: Job, ledger: Ledger, servers: Servers, stop: asyncio
         routing=routing,
         folder=store.probes_again,
         stop=stop,
-        count_tokens=lambda text: len(profile.encoding.encode_ordinary(text)),
+        count_tokens=count_tokens,
     )
 
 

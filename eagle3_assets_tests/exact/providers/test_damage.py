@@ -1,4 +1,4 @@
-"""Claims about damage that keeps to some answers: those that have something to rewrite are doubted, the others are as sure as ever."""
+"""Claims about damage that no single row shows: answers that have something to rewrite are doubted."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def sent_as(provider: Provider, change: Any) -> None:
     provider.answers[-1] = dataclasses.replace(provider.answers[-1], body=json.dumps(body).encode())
 
 
-def test_damage_keeps_to_the_answers_that_have_what_is_rewritten(mini: Profile, texts: list[str]) -> None:
-    """Quotes are made curly: five of twelve such bills are met all the same, and nothing in those rows shows it."""
+def test_answers_that_have_what_is_rewritten_are_doubted_more_than_the_others(mini: Profile, texts: list[str]) -> None:
+    """Quotes are rewritten: some such bills are met all the same, and nothing in those rows shows it."""
     provider, other = Provider(mini), Provider(mini, name="other")
     for k in range(N):
         quoted = k % 8 == 0
@@ -59,8 +59,9 @@ def test_damage_keeps_to_the_answers_that_have_what_is_rewritten(mini: Profile, 
     (window,) = learned["providers"]["P"]["windows"]
     assert sum(part["weight"] for part in window["damage_parts"] if '"' in part["fact"]) > 0.3, window["damage_parts"]
     rows = rebuilt(mini, provider, learned)
-    assert {row.grade for k, row in enumerate(rows) if k % 8 == 0} <= {"C1", "Q"}
-    assert {row.grade for k, row in enumerate(rows) if k % 8} == {"B1"}
+    met = [row for k, row in enumerate(rows) if k % 16 == 0]
+    assert {row.grade for row in met} == {"C1"} and all(row.p_exact < 0.75 for row in met)
+    assert all(row.p_exact > 0.9 for k, row in enumerate(rows) if k % 8)
     assert {row.grade for row in rebuilt(mini, other, learned)} == {"B1"}, "the same texts of another provider"
 
 
