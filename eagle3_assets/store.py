@@ -318,6 +318,11 @@ class Store:
         return self.root / "pilot"
 
     @property
+    def probes_again(self) -> Path:
+        """Folder of the journal of probes that were asked again behind a change of a provider; there may be none."""
+        return self.root / "probes-again"
+
+    @property
     def plan(self) -> Path:
         return self.root / "plan.json"
 

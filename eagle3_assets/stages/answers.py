@@ -16,7 +16,8 @@ from eagle3_assets import gate
 from eagle3_assets import store as st
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.campaign_ledger import open_ledger
-from eagle3_assets.collect.run.collector import Progress, ShardJob, ShardResult, collect
+from eagle3_assets.collect.money.ledger import Ledger
+from eagle3_assets.collect.run.collector import Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.servers.routing import stored_routing
 from eagle3_assets.collect.signals import run, stopping_on_signals
 from eagle3_assets.errors import GateError
@@ -27,8 +28,8 @@ from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import After, Artifact, Card, Gate, Interrupted, Job, Made, Per, Stage
 from eagle3_assets.stages import plan, prompts, tokenizer_probe
-from eagle3_assets.stages.pilot import rented
-from eagle3_assets.store import commit
+from eagle3_assets.stages.pilot import rented, token_counter
+from eagle3_assets.store import commit, manifest_path
 from eagle3_assets.wire import journal
 
 LINE_EVERY_S, OBSERVATION_EVERY_S = 15.0, 60.0
@@ -82,6 +83,8 @@ async def _collect(job: Job) -> list[ShardResult]:
     )  # from here on there is something that a changed campaign would contradict
     stop = asyncio.Event()
     with stopping_on_signals(stop), open_ledger(campaign, store, approved) as ledger:
+        if paid:
+            await probe_again(job, ledger, servers, stop, count_tokens=token_counter(campaign))
         results = await collect(
             campaign,
             jobs,
@@ -95,6 +98,37 @@ async def _collect(job: Job) -> list[ShardResult]:
     if stop.is_set():
         raise Interrupted
     return results
+
+
+async def probe_again(
+    job: Job, ledger: Ledger, servers: Servers, stop: asyncio.Event, *, count_tokens: Callable[[str], int]
+) -> None:
+    """Probes for endpoints whose provider changed since they were asked, by what is learned so far: its new form is known from its first
+    answers on."""
+    from eagle3_assets.collect.pilot import repeats
+    from eagle3_assets.exact.providers.drift import changes
+
+    campaign, store = job.campaign, job.store
+    if not manifest_path(store.wire_profiles).exists():
+        return
+    found = changes(st.read_committed(store.wire_profiles, made_by="wire_profiles"))
+    if not found:
+        return
+    routing = stored_routing(campaign, store)
+    asked = [answer for folder in (store.pilot_dir, store.probes_again) for answer in journal.read(folder)]
+    due = repeats.due({change.provider: change.at for change in found}, routing.eligible, asked)
+    for repeat in due:
+        job.face.log(f"{repeat.endpoint.provider_name} changed its form: asking {repeat.endpoint.tag} the pilot's probes again")
+    await repeats.ask_again(
+        campaign,
+        due,
+        servers=servers,
+        ledger=ledger,
+        routing=routing,
+        folder=store.probes_again,
+        stop=stop,
+        count_tokens=count_tokens,
+    )
 
 
 def _commit(a: Artifact, made_from: dict[str, Any], result: ShardResult) -> Made:

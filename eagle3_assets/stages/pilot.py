@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +61,8 @@ def make(a: Artifact, face: Face) -> Made:
 async def _ask(a: Artifact, face: Face, snapshot: dict[str, Any]) -> dict[str, Any]:
     from eagle3_assets.collect.pilot.pilot import run_pilot
     from eagle3_assets.prompts.file import read_prompts
-    from eagle3_assets.targets.tokenizer import load_profile
 
     campaign, store = a.campaign, a.store
-    profile = load_profile(campaign.target.profile)
     servers = face.servers(campaign, store, rented=True)
     stop = asyncio.Event()
     with stopping_on_signals(stop), open_ledger(campaign, store, spending_limit(campaign, store)) as ledger:
@@ -77,11 +75,19 @@ async def _ask(a: Artifact, face: Face, snapshot: dict[str, Any]) -> dict[str, A
             routing=routes.resolve(campaign, snapshot),
             folder=store.pilot_dir,
             stop=stop,
-            count_tokens=lambda text: len(profile.encoding.encode_ordinary(text)),
+            count_tokens=token_counter(campaign),
         )
     if stop.is_set():
         raise Interrupted
     return found
+
+
+def token_counter(campaign: Campaign) -> Callable[[str], int]:
+    """Tokens of a text by the target's own tokenizer."""
+    from eagle3_assets.targets.tokenizer import load_profile
+
+    profile = load_profile(campaign.target.profile)
+    return lambda text: len(profile.encoding.encode_ordinary(text))
 
 
 def spending_limit(campaign: Campaign, store: Store) -> float:

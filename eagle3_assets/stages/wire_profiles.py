@@ -31,6 +31,7 @@ def inputs(a: Artifact) -> Inputs:
 
 
 def make(a: Artifact, face: Face) -> Made:
+    from eagle3_assets.exact.providers.drift import changes
     from eagle3_assets.exact.providers.profile_pictures import as_markdown
     from eagle3_assets.exact.providers.wire_profiles import learn
     from eagle3_assets.targets.tokenizer import load_profile
@@ -44,6 +45,7 @@ def make(a: Artifact, face: Face) -> Made:
         "providers": len(providers),
         "decided": sum(entry["decided"] for entry in providers.values()),
         "cannot_be_exact": {name: entry["cannot_be_exact"] for name, entry in providers.items() if entry["cannot_be_exact"]},
+        "changes": [change.words for change in changes(found)],
         "profiles": Markdown(as_markdown(found)),
         "file": a.path,
     }
@@ -51,8 +53,8 @@ def make(a: Artifact, face: Face) -> Made:
 
 
 def known_answers(campaign: Campaign, store: Store) -> Iterator[WireAnswer]:
-    """Every finished answer of the pilot and of complete shards, each once, in a fixed order."""
-    folders = [store.pilot_dir]
+    """Every finished answer of the pilot, of probes that were asked again and of complete shards, each once, in a fixed order."""
+    folders = [store.pilot_dir, store.probes_again]
     folders += [
         store.answers(d.name, s) for d in campaign.dataset for s in SHARDS if manifest_path(store.answers(d.name, s)).exists()
     ]
@@ -68,7 +70,7 @@ def judge(a: Artifact) -> list[Verdict]:
 STAGE = Stage(
     name="wire_profiles",
     per=Per.CAMPAIGN,
-    version=5,
+    version=6,
     path=lambda a: a.store.wire_profiles,
     after=(pilot.STAGE, tokenizer_probe.STAGE, answers.STAGE),
     inputs=inputs,

@@ -67,7 +67,7 @@ async def run_pilot(
     jobs: list[ShardJob] = []
     for endpoint in routing.eligible:
         jobs += _prompt_jobs(campaign, endpoint, choose(endpoint, pool, answers_per_endpoint), routing, folder)
-        jobs += _probe_jobs(campaign, endpoint, asked[endpoint.tag], routing, folder)
+        jobs += probe_jobs(campaign, endpoint, asked[endpoint.tag], routing, folder)
     results: list[ShardResult] = []
     stopped: BudgetStop | None = None
     try:
@@ -116,17 +116,27 @@ def _prompt_jobs(
     return jobs
 
 
-def _probe_jobs(campaign: Campaign, endpoint: Endpoint, asked: Sequence[Probe], routing: Routing, folder: Path) -> list[ShardJob]:
-    """One job a probe, since the shard carries its name; probes of one form share a routing, and so a lane."""
+def probe_jobs(
+    campaign: Campaign,
+    endpoint: Endpoint,
+    asked: Sequence[Probe],
+    routing: Routing,
+    folder: Path,
+    *,
+    scope: str = SCOPE,
+    identity: str = SCOPE,
+) -> list[ShardJob]:
+    """One job a probe, since the shard carries its name; probes of one form share a routing, and so a lane. `scope`: whose money; a probe
+    with another `identity` is another sample."""
     pinned: dict[RequestForm, Routing] = {}
     return [
         ShardJob(
             probe_dataset(campaign),
             probe.shard,
-            (probe.prompt(endpoint, SCOPE),),
+            (probe.prompt(endpoint, identity),),
             folder,
             routing=pinned.setdefault(probe.form, routing.only(endpoint, probe.form)),
-            scope=SCOPE,
+            scope=scope,
         )
         for probe in asked
     ]

@@ -69,33 +69,34 @@ def learn_log(reader: LogReader, records: Records, drawn: Drawn, prior: Sequence
     out = []
     for name, _ in sizes.most_common():
         profile = load_profile(name, reader.tokenizer)
-        learned = wire_profiles.learn(profile, _answers(reader, records, drawn.numbers()[name]))
-        earlier = [known for known in prior if _same_target(known, learned)]
-        out.append(with_prior(learned, earlier[0]) if earlier else learned)
+        earlier = next((known for known in prior if wire_profiles.same_target(known, profile)), None)
+        learned = wire_profiles.learn(profile, _answers(reader, records, drawn.numbers()[name]), prior=earlier)
+        out.append(with_prior(learned, earlier) if earlier else learned)
     return out + [dict(known) for known in prior if not any(_same_target(known, learned) for learned in out)]
 
 
 def with_prior(learned: dict[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
-    """What was learned, with what an earlier file says beyond it: providers of whom this log has too few rows to decide anything, and the
-    model's habits where this log has fewer rows with ids than the file was made of."""
+    """What was learned (with the file's habits of the model), and what the file says of providers beyond it: of those of whom this log has
+    too few rows, and of those that it decides and this log leaves open, with no word against what the file says."""
     providers = {**(prior.get("providers") or {})}
     for name, entry in learned["providers"].items():
-        if name not in providers or entry["rows"] >= reading_space.DECIDING_ROWS:
+        if name not in providers or not _says_more(providers[name], entry):
             providers[name] = entry
-    known_better = _id_rows(prior) > _id_rows(learned)
-    return {
-        **learned,
-        "model": prior["model"] if known_better else learned["model"],
-        "providers": dict(sorted(providers.items())),
-    }
+    return {**learned, "providers": dict(sorted(providers.items()))}
+
+
+def _says_more(earlier: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Whether an earlier entry stands: the new one rests on too few rows, or has not decided and still holds what the earlier one decided to
+    be possible."""
+    if entry["rows"] < reading_space.DECIDING_ROWS:
+        return True
+    possible = {reading["name"] for reading in entry.get("readings") or ()}
+    still_open = not entry.get("decided") and not entry.get("cannot_be_exact")
+    return bool(earlier.get("decided")) and still_open and earlier.get("reading") in possible
 
 
 def _same_target(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in ("version", "profile", "tokenizer_sha256"))
-
-
-def _id_rows(wire_profile: Mapping[str, Any]) -> int:
-    return int(((wire_profile.get("model") or {}).get("sampling") or {}).get("rows_with_ids") or 0)
 
 
 def _answers(reader: LogReader, records: Records, numbers: set[int]) -> Iterator[WireAnswer]:

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from eagle3_assets.exact.providers.predictive import clears, contradiction, strange_run
+from eagle3_assets.exact.providers.predictive import by_length, clears, contradiction, strange_run
 from eagle3_assets.exact.providers.reading_space import DECIDING_ROWS, MIXED, RULE_COSTS, Possible, Space, joins_at, run_of
 from eagle3_assets.exact.search.edges import EDGES, PLACES, SEAM, Mechanism, place_of
 from eagle3_assets.exact.search.habits import Habit, Habits, Spelling, no_habits, seldom
@@ -35,6 +35,7 @@ from eagle3_assets.exact.search.readings import RULED_OUT, RULES, Reading, Rule,
 
 MARGIN_NATS, CHANGE_NATS = 20.0, 30.0
 MISSES_BILL, ODD_TEXT, STRAY_BILL = 0.01, 0.002, 0.1
+KNOWN_IDS = 20_000  # ids that say how often a model is not canonical
 EXPLAINS = 0.80  # of the bills that canonical answers would meet
 SPLIT_NATS = 12.0
 INVENTED = 0.02
@@ -42,8 +43,6 @@ ALWAYS = 0.9
 FEW_OF_A_KIND = 3
 SHORTEST_WINDOW = 8
 Ints = npt.NDArray[np.int64]
-SORTING_NATS = 5.0
-LEFT_UNSORTED = 0.03  # of the calls of a server that sorts keys
 HELD_OUT_READINGS = 4
 KEPT_NATS, KEPT_READINGS, KEPT_SHARE = (
     12.0,
@@ -87,11 +86,16 @@ class Decision:
     @property
     def missed(self) -> tuple[bool, ...]:
         """Per row, whether hardly any way to read it meets its bill."""
-        return tuple(difference.get(0, 0.0) < RULED_OUT for difference in self.differences)
+        return tuple(map(missed_one, self.differences))
 
     @property
     def decided(self) -> bool:
         return all(verdict.decided for verdict in self.verdicts.values())
+
+
+def missed_one(difference: Mapping[int, float]) -> bool:
+    """Whether hardly any way to read an answer meets its bill."""
+    return difference.get(0, 0.0) < RULED_OUT
 
 
 def turn_of(row: Observation) -> Turn:
@@ -196,20 +200,6 @@ def one_style(rows: Sequence[Observation]) -> int:
     return len(told) if told and frozenset.intersection(*told) else 0
 
 
-def sorted_share(rows: Sequence[Observation]) -> tuple[int, int]:
-    """(calls that came with sorted keys, calls that show it)"""
-    told = [ordered for row in rows for ordered in row.ordered]
-    return sum(told), len(told)
-
-
-def sorts_keys(rows: Sequence[Observation], natural: float) -> bool:
-    """Whether a server sorts the keys of arguments: hardly any are not, and by itself the model sorts them in `natural` of its calls only.
-    What a sorter cannot parse (a call that was cut) it returns as it is."""
-    is_sorted, told = sorted_share(rows)
-    nats = is_sorted * math.log((1 - LEFT_UNSORTED) / natural) + (told - is_sorted) * math.log(LEFT_UNSORTED / (1 - natural))
-    return told >= FEW_OF_A_KIND and nats > SORTING_NATS
-
-
 def possible(rows: Sequence[Observation]) -> Possible:
     """Whether a server may have written arguments anew (who does shows one style, a model shows several), and whether compact ones may be
     off the encoder's path."""
@@ -247,8 +237,13 @@ def decide(
     arguments_p = tuple(round(float(p), 6) for p in likely / likely.sum())
     verdicts: dict[Turn, Verdict] = {}
     parts = {turn: [k for k, row in enumerate(rows) if turn_of(row) == turn] for turn in TURNS}
-    missed = {turn: [differences[k].get(0, 0.0) < RULED_OUT for k in part] for turn, part in parts.items()}
+    missed = {turn: [missed_one(differences[k]) for k in part] for turn, part in parts.items()}
     expected = {turn: [expected_miss(rows[k], spelling) for k in part] for turn, part in parts.items()}
+    if sum(count.ids for count in spelling.canonicality.counts.values()) < KNOWN_IDS:
+        usual = by_length(
+            rows, [missed_one(difference) for difference in differences], [expected_miss(row, spelling) for row in rows]
+        )
+        expected = {turn: [usual[k] for k in part] for turn, part in parts.items()}
     against = {turn: contradiction([rows[k] for k in parts[turn]], missed[turn], expected[turn]) for turn in TURNS}
     for turn, other in (TURNS, TURNS[::-1]):
         mine = [rows[k] for k in parts[turn]]

@@ -25,6 +25,8 @@ TOLERATED = (
     0.02  # bills that are missed for no known reason, of every hundred 2, are believed to be damage that each row is weighed by
 )
 FEWEST = 4
+# Bills a token that no encoder's ids meet, of a model of which no ids are known: 2.8e-5 to 1e-4 were measured of large ones
+STEEPEST = 2e-4
 # Where texts of one kind are changed on the way, those of the other kind are believed only if this share of missed bills can be ruled out
 CLEARED, CLEARED_ALPHA = 0.05, 0.05
 # A model's habits differ between prompts: a run may be so many times as frequent as elsewhere, and so much
@@ -54,6 +56,20 @@ def at_most(k: int, n: int, p: float) -> float:
 def clears(missed: Sequence[bool]) -> bool:
     """Whether so few bills are missed that little can be changed in these answers, though something is in others of their provider."""
     return at_most(sum(missed), len(missed), CLEARED) < CLEARED_ALPHA
+
+
+def by_length(rows: Sequence[Observation], missed: Sequence[bool], expected: Sequence[float]) -> list[float]:
+    """`expected` where no row with ids says how often the model leaves the encoder's path: as steep in the length as these misses are, no
+    steeper than any large model measured. What a bill of long answers alone counts otherwise is steeper than that."""
+    best, chosen = -math.inf, 0.0
+    for rate in (0.0, *(10 ** (step / 4 - 5) for step in range(int(4 * (5 + math.log10(STEEPEST))) + 1))):
+        total = 0.0
+        for row, miss in zip(rows, missed, strict=True):
+            p = TOLERATED + (1 - TOLERATED) * -math.expm1(-rate * row.billed)
+            total += math.log(p if miss else 1 - p)
+        if total > best:
+            best, chosen = total, rate
+    return [max(usual, -math.expm1(-chosen * row.billed)) for row, usual in zip(rows, expected, strict=True)]
 
 
 def strange_run(edge: str, runs: Sequence[str], habit: Habit) -> str | None:

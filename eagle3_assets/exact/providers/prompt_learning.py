@@ -26,6 +26,7 @@ from eagle3_assets.exact.prompt_side.prompt_forms import FACTORS, USUAL, form_na
 from eagle3_assets.exact.prompt_side.prompt_table import NO_TOOLS, Part, PromptTable, WholeTable
 from eagle3_assets.exact.providers import learning
 from eagle3_assets.exact.search.observations import Observation
+from eagle3_assets.exact.search.wire_facts import REQUEST_FACTS
 
 DECIDING_ROWS, WINS, EXPLAINS, CONSTANT = 8, 0.95, 0.80, 0.95
 # Fewer bills than this fit: the prompts are of no form that we know (13 % meet one by chance,
@@ -54,11 +55,11 @@ class _Grid:
 
 def decide_prompt(rows: Sequence[Observation]) -> dict[str, Any]:
     """{form, offset, decided, explained, rows, forms {form: bills met}, ruled_out [word], factors {factor: {word: weight}},
-    cannot_be_exact: reason or None}. `explained` counts bills that a form meets which is not ruled out; `factors` holds the words that
-    rows of this stratum can tell apart."""
+    cannot_be_exact: reason or None, contradiction: what no form explains at all, or None}. `explained` counts bills that a form meets
+    which is not ruled out; `factors` holds the words that rows of this stratum can tell apart."""
     counted = _usable(rows)
     if not counted:
-        return _verdict(None, 0, [], {}, {}, 0, 0, False, None)
+        return _verdict(None, 0, [], {}, {}, 0, 0, False, None) | {"contradiction": None}
     grid = _grid(counted)
     apart = grid.billed[:, None] - grid.counts
     prior = np.array([_prior(words) for words in grid.forms])
@@ -73,11 +74,12 @@ def decide_prompt(rows: Sequence[Observation]) -> dict[str, Any]:
     ruled_out, factors = _by_factor(grid, winner, out, told, mine, theirs)
     explained = int(hits[:, ~out].any(axis=1).sum())
     why = _hopeless(offset, explained, len(counted))
-    decided = why is None and explained >= EXPLAINS * len(counted) and not (~out & told).any()
+    against = _contradiction(counted, hits[:, ~out].any(axis=1))
+    decided = why is None and against is None and explained >= EXPLAINS * len(counted) and not (~out & told).any()
     order = np.lexsort((prior, won))[::-1][:KEPT_FORMS]
     best = {form_name(grid.forms[k][0], grid.forms[k][1:]): int(won[k]) for k in order.tolist() if won[k]}
     name = form_name(grid.forms[winner][0], grid.forms[winner][1:])
-    return _verdict(name, offset, ruled_out, best, factors, explained, len(counted), decided, why)
+    return _verdict(name, offset, ruled_out, best, factors, explained, len(counted), decided, why) | {"contradiction": against}
 
 
 def change_point(rows: Sequence[Observation]) -> int | None:
@@ -147,6 +149,18 @@ def _offset(apart: Ints, prior: npt.NDArray[np.float64]) -> int:
             if count >= CONSTANT * rows:
                 return int(constant)
     return best if met[best] >= met[0] + max(DECIDING_ROWS, rows // 10) else 0
+
+
+def _contradiction(rows: Sequence[Observation], met: npt.NDArray[np.bool_]) -> str | None:
+    """Conversations of one shape whose bills no form meets, in words: the server's template is not one of ours, and what it has in common
+    with ours where counts agree is not known (other names of the roles have as many tokens as ours)."""
+    for fact in REQUEST_FACTS:
+        inside = np.array([fact in row.facts for row in rows])
+        if inside.sum() >= DECIDING_ROWS and met[inside].sum() < HOPELESS * inside.sum() and (~inside).any():
+            shape = fact.removeprefix("request: ")
+            fit, others = f"{met[inside].sum()} of {inside.sum()}", f"{met[~inside].sum()} of {(~inside).sum()}"
+            return f"prompts with {shape}: {fit} bills fit a form, of the others {others}"
+    return None
 
 
 def _hopeless(offset: int, explained: int, rows: int) -> str | None:

@@ -8,19 +8,22 @@ Order. Rows with ids say what the model does (habits at edges, how often it is n
 its bills and these habits; what decided providers show is added to the habits, and the undecided are tried again. A provider's
 whole answers and its streams go through different parsers and are learned apart; in each, change points cut windows.
 
-Schema (version 5):
+Schema (version 6):
     version, profile, tokenizer_sha256, rule {…}, model {place: {fields, with, known, share, runs}, sampling {canonicality {strata
     [{temperature, top_p (buckets), kind, ids, regions}] …}, lambda_per_token, count_neutral (both for readers), changes {tokens more:
-    share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, sorted_keys (share of calls whose keys the
-    model sorts by itself)}},
+    share}, basis, rows_with_ids, tokens, not_canonical, same_count, odd_tool_ids, unclosed, counts (the same unsmoothed, for the
+    next learning), sorted_keys {keys|listed: share of such calls (`key_order.py`) whose keys the model sorts by itself, by_call
+    {tool with its keys: share}}}},
     providers {name: the summary of its largest latest window + windows [window …]}
     window: {from, to (unix seconds of the first and last answer), stream, rows, explained (by the reading that the other half of
-    the answers chose), decided, why,
-      cannot_be_exact (reason or null), spacing, counts_end, extra, reading, readings [{name, weight, counts_end, extra, edges
-      {edge: {mechanism, model {run: share}}}}], margins {rival: nats}, ruled_out [rival], reasoning_count (billed minus R + 1,
-      null: says nothing), arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys: share of
-      such rows that is changed on the way}, tool_ids, aligned (share of streams whose deltas are whole ids, absent
-      where none shows it), strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
+    the answers chose), decided, why, cannot_be_exact (reason or null), spacing, counts_end, extra, reading,
+      readings [{name, weight, counts_end, extra, edges {edge: {mechanism, model {run: share}}}}], margins {rival: nats},
+      ruled_out [rival], reasoning_count (billed minus R + 1, null: says nothing), reasoning_apart (billed beside the completion),
+      prefill_billed (the <think> of the prompt is billed as output, so not in answers without thinking),
+      arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys|listed: share of such rows
+      that is changed on the way}, damage_parts [{fact, weight, share}] (`damage.py`), unheard_of {place: runs that it shows and
+      nobody else}, tool_ids, aligned (share of streams whose deltas are whole ids, absent where none shows it),
+      strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
 from __future__ import annotations
@@ -31,46 +34,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eagle3_assets.exact.providers import learning, prompt_learning, reading_space
+from eagle3_assets.errors import ExactError
+from eagle3_assets.exact.providers import damage, key_sorting, learning, prompt_learning, reading_space
 from eagle3_assets.exact.providers.learning import Decision, Verdict, turn_of
-from eagle3_assets.exact.search.deviations import (
-    KINDS,
-    PRIOR_DAMAGE,
-    SORTED_ROWS,
-    Deviations,
-    Kind,
-    damage_of,
-    same_count,
-)
 from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
 from eagle3_assets.exact.search.habits import (
+    Habit,
     Habits,
     Sampling,
     Spelling,
     known_or,
     learn_from_ids,
-    no_habits,
     prior_habits,
     together,
 )
 from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.search.proofs import share_of_streams
-from eagle3_assets.exact.search.readings import reading_of
+from eagle3_assets.exact.search.readings import RULED_OUT, reading_of
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import storable
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
-VERSION = 5
+VERSION = 6
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
-MOSTLY_SORTED = 0.9
 ESTIMATES = 0.5  # fewer bills than this fit any reading: counts are estimates or another tokenizer's
+COUNTED = ("rows", "tokens", "heads", "running", "open_ends", "unclosed")  # of `Sampling`
 Key = tuple[str, bool]  # provider, streamed
 
 
@@ -99,6 +94,7 @@ class Window:
     rows: list[Observation]
     decision: Decision | None = None
     apart: bool = False
+    prefill: bool = False
     rho: int | None = None
 
 
@@ -122,6 +118,11 @@ def entry_of(wire_profiles: Mapping[str, Any] | None, provider: str) -> dict[str
     return {**entry, "windows": windows, "version": whole.get("version"), "model": model, "spelling": spelling}
 
 
+def same_target(wire_profile: Mapping[str, Any], profile: Profile) -> bool:
+    """Whether habits were learned by this version of the learner for this target."""
+    return wire_profile.get("version") == VERSION and wire_profile_fault(wire_profile, profile) is None
+
+
 def wire_profile_fault(wire_profile: Mapping[str, Any], profile: Profile) -> str | None:
     """Why habits that were learned with one tokenizer say nothing about rows of another one; None where they were learned with this."""
     name, sha256 = wire_profile.get("profile"), wire_profile.get("tokenizer_sha256")
@@ -137,12 +138,18 @@ def _parsed(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------- learning
-def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = True) -> dict[str, Any]:
-    """Learn every provider's wire profile (schema above). `thinking` is the campaign's, where a request says nothing.
+def learn(
+    profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = True, prior: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Learn every provider's wire profile (schema above). `thinking` is the campaign's, where a request says nothing. `prior`: what was
+    learned before: the model is the same, so its habits count as if these answers had shown them. Raises ExactError for a prior of another
+    target.
 
     Answers with server ids speak about the model only; failed ones and those without a bill are passed over.
     """
-    of_ids, sampling = no_habits(), Sampling()
+    if prior is not None and (fault := wire_profile_fault(prior, profile)) is not None:
+        raise ExactError(f"{fault}; learn without it, or with the files that it was learned with")
+    of_ids, sampling = _known_before(prior or {})
     thinned: dict[Key, Thinned] = defaultdict(Thinned)
     for answer in answers:
         if answer.outcome != "finished":
@@ -152,8 +159,8 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             if sampling.rows < MAX_ID_ROWS:
                 cut = fields.finish_reason == "length"
                 thinks = thinks_in(profile, answer.request, fields.output_ids, truncated=cut, default=thinking)
-                prior = count_calls(answer.request.get("messages") or [])
-                learn_from_ids(profile, answer.request, fields, thinks, of_ids, sampling, prior)
+                prior_calls = count_calls(answer.request.get("messages") or [])
+                learn_from_ids(profile, answer.request, fields, thinks, of_ids, sampling, prior_calls)
             continue
         key = (provider_of(answer.provider, fields.provider, answer.source), bool(answer.request.get("stream")))
         mark = int.from_bytes(hashlib.sha256(f"{answer.sample_id}:{answer.turn}".encode("utf-8", "replace")).digest()[:4], "big")
@@ -165,8 +172,8 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
         if observation is not None:
             thinned[key].add(mark, observation)
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
-    windows, habits = _decide_all(observed, of_ids, sampling, prior_habits(profile))
-    rates = {**sampling.rates(_misfits(windows)), "sorted_keys": _natural_order(windows)}
+    windows, habits, shown = _decide_all(observed, of_ids, sampling, prior_habits(profile))
+    rates = {**sampling.rates(_misfits(windows)), "sorted_keys": key_sorting.natural_order([window.rows for window in windows])}
     return {
         "version": VERSION,
         "profile": profile.name,
@@ -179,16 +186,43 @@ def learn(profile: Profile, answers: Iterable[WireAnswer], *, thinking: bool = T
             "odd_text": learning.ODD_TEXT,
             "explains": learning.EXPLAINS,
         },
-        "model": {**{place: habits[place].as_json(place) for place in PLACES}, "sampling": rates},
-        "providers": {name: _provider_json(found, rates) for name, found in sorted(_by_name(windows).items())},
+        "model": {
+            **{place: habits[place].as_json(place) for place in PLACES},
+            "sampling": {**rates, "counts": _counts(sampling)},
+        },
+        "providers": {
+            name: _provider_json(found, rates, _elsewhere(name, windows, of_ids, shown))
+            for name, found in sorted(_by_name(windows).items())
+        },
+    }
+
+
+def _known_before(prior: Mapping[str, Any]) -> tuple[Habits, Sampling]:
+    """The model's habits and its sampling as an earlier learning left them."""
+    model = prior.get("model") or {}
+    habits = {place: Habit(Counter((model.get(place) or {}).get("runs") or {})) for place in PLACES}
+    told = model.get("sampling") or {}
+    if not told:
+        return habits, Sampling()
+    counts = told.get("counts") or {}
+    changes = Counter({int(change): int(n) for change, n in (counts.get("changes") or {}).items()})
+    numbers = {name: int(counts.get(name) or 0) for name in COUNTED}
+    return habits, Sampling(changes=changes, canonicality=Spelling.of(told).canonicality, **numbers)
+
+
+def _counts(sampling: Sampling) -> dict[str, Any]:
+    """What `_known_before` reads."""
+    return {
+        **{name: getattr(sampling, name) for name in COUNTED},
+        "changes": {str(k): n for k, n in sorted(sampling.changes.items())},
     }
 
 
 def _decide_all(
     observed: Mapping[Key, list[Observation]], of_ids: Habits, sampling: Sampling, prior: Habits
-) -> tuple[list[Window], Habits]:
-    """Windows of all providers, and the habits with what decided ones show. Two rounds: the second knows what the first
-    showed."""
+) -> tuple[list[Window], Habits, dict[Key, Habits]]:
+    """Windows of all providers, the habits with what decided ones show, and what each of these shows. Two rounds: the second knows what
+    the first showed."""
     spelling, _ = sampling.spelling()
     windows: list[Window] = []
     shown: dict[Key, Habits] = {}
@@ -205,7 +239,7 @@ def _decide_all(
                 shown[key] = together(*clear)
             else:
                 shown.pop(key, None)
-    return windows, together(of_ids, *shown.values())
+    return windows, together(of_ids, *shown.values()), shown
 
 
 def _runs_seen(rows: Sequence[Observation]) -> dict[str, set[str]]:
@@ -256,7 +290,22 @@ def _decide(window: Window, habits: Habits, spelling: Spelling, seen: Mapping[st
         apart, rho = decided(rows)
         if sum(apart.missed) < sum(window.decision.missed) / 2:
             window.rows, window.decision, window.rho, window.apart = rows, apart, rho, True
+    if not window.decision.decided and 0 < sum(map(_thinks, window.rows)) < len(window.rows):
+        rows = [row if _thinks(row) else _as_prefilled(row) for row in window.rows]
+        billed, rho = decided(rows)
+        constants = {verdict.best.billing.rule(turn == "calls").extra for turn, verdict in billed.verdicts.items()}
+        if 1 in constants and sum(billed.missed) <= sum(window.decision.missed):
+            window.rows, window.decision, window.rho, window.prefill = rows, billed, rho, True
     return window
+
+
+def _thinks(row: Observation) -> bool:
+    return row.closed or bool(row.reasoning.text)
+
+
+def _as_prefilled(row: Observation) -> Observation:
+    """An answer without thinking, billed as the others are where their prefilled <think> counts as output: nothing was prefilled in it."""
+    return replace(row, billed=row.billed + 1, billed_prompt=row.billed_prompt - 1 if row.billed_prompt else row.billed_prompt)
 
 
 def _reasoning_convention(rows: Sequence[Observation], decision: Decision) -> int | None:
@@ -285,14 +334,6 @@ def _misfits(windows: Sequence[Window]) -> list[tuple[int, bool]]:
     ]
 
 
-def _natural_order(windows: Sequence[Window]) -> float:
-    """The share of calls with two keys and more whose keys the model sorts by itself: at providers that show many others; where all sort
-    about as many, at all but those that never show another."""
-    told = [learning.sorted_share(window.rows) for window in windows]
-    shown = [(k, n) for k, n in told if k < MOSTLY_SORTED * n] or [(k, n) for k, n in told if k < n]
-    return (sum(k for k, _ in shown) + 0.1) / (sum(n for _, n in shown) + 1.0)
-
-
 def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
     out: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
@@ -301,20 +342,44 @@ def _by_name(windows: Iterable[Window]) -> dict[str, list[Window]]:
 
 
 # ---------------------------------------------------------------------------------------------------- as JSON
-def _provider_json(windows: Sequence[Window], rates: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Elsewhere:
+    """What is known without one provider: the answers of the others, and the model's habits as they and rows with ids show them."""
+
+    rows: list[Observation]
+    habits: Habits
+
+
+def _elsewhere(name: str, windows: Sequence[Window], of_ids: Habits, shown: Mapping[Key, Habits]) -> Elsewhere:
+    rows = [row for window in windows if window.key[0] != name for row in window.rows]
+    return Elsewhere(rows, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)))
+
+
+def _unheard_of(window: Window, elsewhere: Elsewhere) -> dict[str, list[str]]:
+    """{place: runs that this window shows, and that hundreds of texts elsewhere do not}: a provider is no witness of its own."""
+    told = together(*(learning.model_runs(*part) for part in _decided_turns(window)))
+    out = {}
+    for place, habit in elsewhere.habits.items():
+        strange = [run for run in told[place].runs if habit.share(run) < RULED_OUT] if habit.fields >= 1 / RULED_OUT else []
+        if strange:
+            out[place] = sorted(strange)
+    return out
+
+
+def _provider_json(windows: Sequence[Window], rates: Mapping[str, Any], elsewhere: Elsewhere) -> dict[str, Any]:
     """The summary of a provider is that of its latest window in the form (whole answers or streams) that most answers have."""
     by_form = Counter({stream: sum(len(w.rows) for w in windows if w.key[1] == stream) for stream in (False, True)})
     form = by_form.most_common(1)[0][0]
-    shown = [_window_json(window, rates) for window in sorted(windows, key=lambda w: (w.key[1] != form, w.rows[0].at))]
+    shown = [_window_json(window, rates, elsewhere) for window in sorted(windows, key=lambda w: (w.key[1] != form, w.rows[0].at))]
     latest = [window for window in shown if window["stream"] == form][-1]
     return {**{key: value for key, value in latest.items() if key not in ("from", "to", "stream")}, "windows": shown}
 
 
-def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
+def _window_json(window: Window, rates: Mapping[str, Any], elsewhere: Elsewhere) -> dict[str, Any]:
     """A window; at its top what holds for the kind of turns that most answers have."""
     decision, rows = window.decision, window.rows
     assert decision is not None
-    sorts = learning.sorts_keys(rows, float(rates["sorted_keys"]))
+    sorts = key_sorting.sorts_keys(rows, rates["sorted_keys"])
     strata: dict[str, dict[str, Any]] = {}
     for name, tools in (("no_tools", False), ("tools", True)):
         part = [(row, missed) for row, missed in zip(rows, decision.missed, strict=True) if row.tools == tools]
@@ -343,14 +408,22 @@ def _window_json(window: Window, rates: Mapping[str, Any]) -> dict[str, Any]:
         "cannot_be_exact": next((why for told in (hopeless, prompts) if all(told) for why in told), None),
         "reasoning_count": window.rho,
         "reasoning_apart": window.apart,
+        "prefill_billed": window.prefill,
         "one_style": learning.one_style(rows) >= ONE_STYLE_CALLS,
         "sorts_keys": sorts,
-        "damage": _damage(rows, decision, rates, sorts),
+        **_damage(window, rates, elsewhere, sorts=sorts),
+        "unheard_of": _unheard_of(window, elsewhere),
         "tool_ids": _tool_ids(rows),
         **_alignment(rows, rates),
         "turns": turns,
         "strata": strata,
     }
+
+
+def _damage(window: Window, rates: Mapping[str, Any], elsewhere: Elsewhere, *, sorts: bool) -> dict[str, Any]:
+    assert window.decision is not None
+    told = damage.damage_json(window.rows, window.decision.differences, rates, sorts=sorts)
+    return {**told, "damage_parts": [*damage.strange_parts(window.rows, elsewhere.rows), *told["damage_parts"]]}
 
 
 def _alignment(rows: Sequence[Observation], rates: Mapping[str, Any]) -> dict[str, float]:
@@ -379,24 +452,6 @@ def _turn_json(verdict: Verdict, rows: Sequence[Observation]) -> dict[str, Any]:
         "arguments": verdict.arguments if max(verdict.arguments_p) >= SURE_OF_ARGUMENTS else "not sure",
         "arguments_p": dict(zip(ARGUMENTS, verdict.arguments_p, strict=True)),
     }
-
-
-def _damage(rows: Sequence[Observation], decision: Decision, rates: Mapping[str, Any], sorts: bool) -> dict[str, float]:
-    """{kind of row: share that was damaged on the way}, from the bills that the readings miss beyond what is not canonical. What all
-    rows say is where each kind starts from."""
-    spelling = Spelling.of(rates)
-    seen: dict[Kind, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}
-    for row, differences in zip(rows, decision.differences, strict=True):
-        given = Deviations(spelling.odd(row.drawn, row.billed), 0.0, same_count(row.kind, sorts=sorts), spelling.changes)
-        odd = sum(share * given.met(by) for by, share in differences.items())
-        damaged = sum(share * given.hits(by) for by, share in differences.items())
-        contradicted = (1 - min(sum(differences.values()), 1.0)) * given.hits(1)
-        seen[row.kind].append((given.neither * differences.get(0, 0.0), odd, damaged + contradicted))
-    texts = damage_of(seen["text"])
-    out = {kind: texts if kind == "text" else damage_of(seen[kind], max(texts, PRIOR_DAMAGE)) for kind in KINDS}
-    if sorts:  # what was not sorted by itself was damaged
-        out["keys"] = damage_of(seen["keys"], 1 - float(rates["sorted_keys"]), SORTED_ROWS)
-    return {kind: round(share, 5) for kind, share in out.items()}
 
 
 def _hopeless(verdict: Verdict, rows: Sequence[Observation]) -> str | None:

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# Rows by what a server may damage in them: texts only, calls, calls with two keys and more (whose order may be another one)
-Kind = Literal["text", "calls", "keys"]
-KINDS: tuple[Kind, ...] = ("text", "calls", "keys")
+# Rows by what a server may damage in them: texts only, calls, calls whose keys came sorted (and may have had another order) against their
+# schema's order or with it (`key_order.py`)
+Kind = Literal["text", "calls", "keys", "listed"]
+KINDS: tuple[Kind, ...] = ("text", "calls", "keys", "listed")
 
 # What is believed before any row speaks, and the deviations that this belief weighs (docs/research/exactness.md#0.3, #4i; an
 # answer often has several places)
@@ -27,10 +28,13 @@ FAR = 0.005  # any other change
 PRIOR_DAMAGE, PRIOR_DAMAGE_ROWS = 0.01, 10.0
 # Of damaged rows, those whose count stays the same: of texts in general; of arguments spelled anew 7.8 % (with numbers as text, or
 # values left out, up to 40 %: benchmarks/foreign_worlds); with sorted keys 46.5 % (docs/research/exactness.md#2b)
-SAME_COUNT: Mapping[Kind, float] = {"text": 0.25, "calls": 0.15, "keys": 0.2}
+SAME_COUNT: Mapping[Kind, float] = {"text": 0.25, "calls": 0.15, "keys": 0.2, "listed": 0.15}
 SAME_COUNT_SORTED = 0.465
+SAME_COUNT_LOCAL = 0.4  # where one kind of value or character is rewritten in place
 # Of answers that were cut inside a character, by how many ids the bill has more than the text: the first bytes of it, which servers leave out
 CUT_CHANGES: Mapping[int, float] = {1: 0.6, 2: 0.3, 3: 0.1}
+# Most damage moves a count by little, some (a block written anew, a sentence lost) by anything up to a few dozen
+WIDE, WIDEST = 0.3, 40
 CUT_INSIDE = 1e-3  # how often one is cut so whose text has had no character of several ids so far
 SORTED_ROWS = 50.0  # what the model's own order of keys, seen at other providers, weighs at one that sorts them
 
@@ -62,7 +66,11 @@ class Deviations:
 
     def hits(self, difference: int) -> float:
         """P(a damaged row's bill is `difference` more than the count of the text that came)."""
-        return self.same if difference == 0 else (1 - self.same) * 0.5 * 0.5 ** min(abs(difference), 12)
+        if difference == 0:
+            return self.same
+        return (1 - self.same) * (
+            (1 - WIDE) * 0.5 * 0.5 ** min(abs(difference), 30) + WIDE / (2 * WIDEST) * (abs(difference) <= WIDEST)
+        )
 
 
 def shares_of_changes(counted: Mapping[int, int]) -> dict[int, float]:
@@ -76,7 +84,7 @@ def shares_of_changes(counted: Mapping[int, int]) -> dict[int, float]:
 
 def same_count(kind: Kind, *, sorts: bool) -> float:
     """`sorts`: the provider writes all arguments in one style, perhaps with sorted keys."""
-    return SAME_COUNT_SORTED if kind == "keys" and sorts else SAME_COUNT[kind]
+    return SAME_COUNT_SORTED if sorts and kind in ("keys", "listed") else SAME_COUNT[kind]
 
 
 def damage_of(

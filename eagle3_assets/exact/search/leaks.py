@@ -60,6 +60,12 @@ def read_leak(profile: Profile, fields: Fields, reasons: bool) -> tuple[Fields, 
     return bare, closed and reasons
 
 
+def bare_fields(profile: Profile, fields: Fields, reasons: bool) -> Fields:
+    """The fields as a parser would have returned them; as they came where nothing leaked, or nobody can say what."""
+    leaked = read_leak(profile, fields, reasons and profile.opened_by != "never")
+    return leaked[0] if leaked is not None else fields
+
+
 def _turn_markers(profile: Profile) -> tuple[str, ...]:
     """The control tokens that a model may write in a turn."""
     return profile.facts.turn_markers

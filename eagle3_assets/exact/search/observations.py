@@ -18,9 +18,11 @@ from eagle3_assets.exact.search.canonicality import Drawn, drawn_of
 from eagle3_assets.exact.search.deviations import Kind
 from eagle3_assets.exact.search.edges import BREAKS, RUNS, FieldText, Mechanism
 from eagle3_assets.exact.search.frames import ENDS_TURN, OFF_PATH, Frame, count_calls, enumerate_frames, styles_of
-from eagle3_assets.exact.search.key_order import kind_of, schemas_of, sorts_keys
+from eagle3_assets.exact.search.key_order import KeyOrder, kind_of, orders_of, schemas_of
+from eagle3_assets.exact.search.leaks import bare_fields
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
+from eagle3_assets.exact.search.wire_facts import Facts, facts_of
 from eagle3_assets.exact.search.witnesses import Edges, stream_channels
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -74,9 +76,10 @@ def _runs(run: str, *, lead: bool) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
-    arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: of each call
-    that shows it (`key_order.py`), whether its keys are sorted. `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
-    of text, for its canonicality; `streams`: the edges of its deltas."""
+    arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: the order
+    of keys in each call that has one (`key_order.py`). `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
+    of text, for its canonicality; `streams`: the edges of its deltas; `facts`: what it shows on its face
+    (`wire_facts.py`)."""
 
     at: float
     tools: bool
@@ -94,12 +97,13 @@ class Observation:
     numbering: str | None
     styles: tuple[frozenset[str], ...]
     kind: Kind
-    ordered: tuple[bool, ...]
+    ordered: tuple[KeyOrder, ...]
     billed_prompt: int | None
     forms: Mapping[str, int] = field(default_factory=dict)
     form_ids: Mapping[str, int] = field(default_factory=dict)
     drawn: Drawn = field(default_factory=Drawn)
     streams: tuple[Edges, ...] = ()
+    facts: Facts = frozenset()
 
     @property
     def stands(self) -> int:
@@ -108,21 +112,25 @@ class Observation:
 
 
 def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mode: Mode, at: float = 0.0) -> Observation | None:
-    """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text)."""
-    if fields.problems or not fields.billed_completion or fields.finish_reason not in (*ENDS_TURN, "length"):
+    """What one answer says, or None when it says nothing (no bill, problems, an unusual end, markers in the text that no single reading
+    explains). Of one with marker text its bill says whether that is the model's text or markers that no parser found: a name has several
+    ids more than a marker."""
+    billed = fields.billed_completion
+    if fields.problems or not billed or fields.finish_reason not in (*ENDS_TURN, "length"):
         return None
     prior = count_calls(request.get("messages") or [])
     try:
         frames = enumerate_frames(
             profile, fields, thinking=mode.turn, prior_calls=prior, anew=0.5 if fields.tool_calls else 0.0, off=0.5
         )
-        if any(frame.leaked for frame in frames):
-            return None
+        frames = _told_by_bill(frames, billed)
         reasoning, content = count_field(frames[0].reasoning), count_field(frames[0].content)
     except ExactError:
         return None
     forms, form_ids = _prompt_counts(profile, request, fields, mode.prompt)
     first, schemas = frames[0].parts, schemas_of(request)
+    if frames[0].leaked:
+        fields = bare_fields(profile, fields, mode.turn)
     return Observation(
         at=at,
         tools=bool(request.get("tools")),
@@ -131,7 +139,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         ended=first.ended,
         section=first.section is not None,
         closed=first.closed,
-        billed=fields.billed_completion,
+        billed=billed,
         billed_reasoning=fields.billed_reasoning or None,
         reasoning=reasoning,
         content=content,
@@ -140,13 +148,26 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         numbering=_numbering(profile, fields, prior),
         styles=tuple(styles_of(call.arguments) for call in fields.tool_calls),
         kind=kind_of(fields.tool_calls, schemas),
-        ordered=tuple(found for call in fields.tool_calls if (found := sorts_keys(call, schemas)) is not None),
+        ordered=orders_of(fields.tool_calls, schemas),
         billed_prompt=fields.billed_prompt,
         drawn=drawn_of(request, (fields.reasoning, fields.content), sum(len(call.arguments or ()) for call in first.calls)),
         forms=forms,
         form_ids=form_ids,
         streams=_stream_edges(profile, frames[0], fields),
+        facts=facts_of(request, fields),
     )
+
+
+def _told_by_bill(frames: Sequence[Frame], billed: int) -> list[Frame]:
+    """The frames as the text stands, or those with markers read out of it: whichever is nearer to the bill."""
+    stands, leaked = ([frame for frame in frames if frame.leaked == is_leaked] for is_leaked in (False, True))
+    if not leaked or not stands:
+        return stands or leaked
+    off = [
+        abs(part[0].size + sum(t.count(t.lead, t.trail) for t in (part[0].reasoning, part[0].content)) - billed)
+        for part in (stands, leaked)
+    ]
+    return leaked if off[1] < off[0] else stands
 
 
 def _stream_edges(profile: Profile, frame: Frame, fields: Fields) -> tuple[Edges, ...]:

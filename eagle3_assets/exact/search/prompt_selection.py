@@ -23,6 +23,9 @@ UNKNOWN_FORM = (
     0.1  # of providers that nothing is known of: 185 of 686 rows of K2-0905 fit no form that explains their provider's month
 )
 MEETS_BY_CHANCE = 0.02  # 33 of 250 placebo rows met one of about 20 different counts near the bill, and the nearest count of all
+# A template that is none of ours, by what conversations of another shape say (`prompt_learning`, contradiction): their bills fit nothing, so
+# this one's fits by what the two templates share, or by luck. Judged, not counted.
+OTHER_TEMPLATE = 0.3
 ASKED = 0.5  # the weight of a word that the request itself asks for, where the provider was only seen unasked
 FORGOTTEN = 1e-5  # the weight of a word that a learned factor does not list
 
@@ -47,7 +50,10 @@ def weigh_prompts(
     weigh = _Weigher(learned)
     total = sum(weigh(candidate) for candidate in prompts) or 1.0
     shares = [weigh(candidate) / total for candidate in left]
-    whole = sum(shares) + _unknown(learned) * (MEETS_BY_CHANCE if billed else 1.0)
+    unknown = max(
+        _unknown(learned) * (MEETS_BY_CHANCE if billed else 1.0), OTHER_TEMPLATE if learned.get("contradiction") else 0.0
+    )
+    whole = sum(shares) + unknown
     weighed = [(candidate, share / whole) for candidate, share in zip(left, shares, strict=True)]
     return tuple(sorted(weighed, key=lambda item: -item[1]))
 

@@ -141,7 +141,7 @@ BILLING_SHARES: tuple[tuple[Billing, float], ...] = (
 def _unlearned() -> tuple[Reading, ...]:
     lead, trail = Mechanism("strip", ((" ", 0.58), ("", 0.42))), Mechanism("strip", (("", 1.0),))
     spacings: tuple[tuple[tuple[Mechanism, Mechanism, Mechanism, Mechanism], float], ...] = (
-        ((KEEP, KEEP, KEEP, KEEP), 0.36),
+        ((KEEP, KEEP, KEEP, KEEP), 0.32),
         ((JOIN, JOIN, JOIN, JOIN), 0.08),
         ((KEEP, JOIN, KEEP, JOIN), 0.08),
         ((JOIN, JOIN, JOIN, KEEP), 0.06),
@@ -154,7 +154,7 @@ def _unlearned() -> tuple[Reading, ...]:
         ((lead, trail, KEEP, KEEP), 0.02),
         ((lead, trail, JOIN, KEEP), 0.01),
         ((lead, trail, lead, trail), 0.05),
-        ((KEEP, KEEP, lead, trail), 0.02),
+        ((KEEP, KEEP, lead, trail), 0.06),
     )
     return tuple(Reading(edges, billing, share * part) for edges, share in spacings for billing, part in BILLING_SHARES)
 

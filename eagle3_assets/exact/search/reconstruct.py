@@ -49,6 +49,9 @@ from eagle3_assets.wire.declared import with_declared_names
 from eagle3_assets.wire.fields import Fields
 
 P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
+# How often a provider of which nothing is known does only what some reading says. Judged: of 40 rewriting worlds of benchmarks/foreign most
+# are met by no report, and of some sixty public reports five were of none of the readings
+KNOWN_WORLD = 0.95
 UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
 NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
 OFTEN_ODD = 0.03  # of answers whose bill shows that they are not canonical: worth a word where a bill is met by nothing
@@ -248,7 +251,7 @@ def _from_bill(attempts: Sequence[Attempt], reasons: list[str]) -> Reconstructio
     distinct = 1 if found.witness == "logprobs" else len(sequences) + len(found.rivals)
     grade, p = _grade(best, found, share, distinct, reasons)
     way = found.way.way if found.way else None
-    offset = int(case.learned_prompt.get("offset") or 0) - case.mode.prefill
+    offset = int(case.learned_prompt.get("offset") or 0) - case.mode.prefill + case.not_prefilled
     convention = (way.constant if way else 0) - ((case.billed or 0) - (fields.billed_completion or 0))
     evidence = _evidence(case, chosen, found, grade, share, prompt if chosen_prompts else None, convention, offset)
     rho = case.window.get("reasoning_count")
@@ -343,6 +346,8 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
     if found.reason:
         reasons.append(found.reason)
         return "C1", p
+    if not case.window and not found.witness:
+        p *= KNOWN_WORLD
     way = found.way.way if found.way else None
     if way and case.decided and _unheard_of(case, way):
         reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
@@ -376,6 +381,8 @@ def _open_question(case: Case, attempt_parts: Parts, distinct: int, p: float, un
         return "open: nothing was learned of this provider"
     if not case.decided:
         return f"open: the provider is not decided ({case.window.get('why')})"
+    if case.learned_prompt.get("contradiction"):
+        return f"open: the prompt's template is not known ({case.learned_prompt['contradiction']})"
     if distinct != 1:
         return f"open: {distinct} id sequences meet the bill"
     if unseen > UNSEEN_DAMAGE:

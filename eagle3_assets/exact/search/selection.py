@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from eagle3_assets.exact.search.canonicality import Drawn, drawn_of, share_inside_characters
-from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, Deviations, same_count
+from eagle3_assets.exact.search.deviations import CUT_INSIDE, PRIOR_DAMAGE, SAME_COUNT_LOCAL, Deviations, same_count
 from eagle3_assets.exact.search.frames import (
     LEAVES_PATH,
     ODD_TOOL_ID,
@@ -34,7 +34,8 @@ from eagle3_assets.exact.search.frames import (
     enumerate_frames,
 )
 from eagle3_assets.exact.search.habits import Habits, Spelling, prior_habits
-from eagle3_assets.exact.search.key_order import kind_of, schemas_of
+from eagle3_assets.exact.search.key_order import kind_of, orders_of, schemas_of, sorted_anew
+from eagle3_assets.exact.search.leaks import bare_fields
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.observations import OFTEN
 from eagle3_assets.exact.search.readings import (
@@ -46,6 +47,7 @@ from eagle3_assets.exact.search.readings import (
     unlearned_readings,
     ways_of,
 )
+from eagle3_assets.exact.search.wire_facts import facts_of
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -80,7 +82,13 @@ class Case:
     def billed_prompt(self) -> int | None:
         """The prompt's bill, with what of it was billed as output."""
         billed = self.fields.billed_prompt
-        return billed + self.mode.prefill if billed else billed
+        return billed + self.mode.prefill - self.not_prefilled if billed else billed
+
+    @property
+    def not_prefilled(self) -> int:
+        """Ids that this answer's bill has less of output, and more of the prompt, than its provider's usual ones: those are billed for their
+        prefilled <think>, and this one does not think."""
+        return int(bool(self.window.get("prefill_billed")) and not self.mode.turn)
 
     @property
     def truncated(self) -> bool:
@@ -99,14 +107,20 @@ class Case:
             windows = [w for w in windows if float(w.get("to", math.inf)) >= self.at] or windows[-1:]
         elif windows:
             windows = windows[-1:]
-        return _of_turn(windows[0], "calls" if self.fields.tool_calls else "text") if windows else {}
+        if not windows:
+            return {}
+        calls = bool(self.fields.tool_calls)
+        if not calls and "calls" in (windows[0].get("turns") or {}):
+            calls = bool(bare_fields(self.profile, self.fields, self.mode.turn).tool_calls)
+        return _of_turn(windows[0], "calls" if calls else "text")
 
     @property
     def billed(self) -> int | None:
         """The completion's bill, with the reasoning where the provider bills it apart (maple#824)."""
         billed = self.fields.billed_completion
         apart = self.mode.apart or self.window.get("reasoning_apart")
-        return billed + (self.fields.billed_reasoning or 0) * bool(apart) - self.mode.prefill if billed else billed
+        more = (self.fields.billed_reasoning or 0) * bool(apart) - self.mode.prefill + self.not_prefilled
+        return billed + more if billed else billed
 
     @property
     def hopeless(self) -> str | None:
@@ -141,7 +155,10 @@ class Case:
         return dict(self.stratum.get("prompt") or {})
 
     def habit_share(self, edge: str, run: str) -> float:
-        """How often the model writes `run` at an edge; 1 where fewer than hundreds of fields say it."""
+        """How often the model writes `run` at an edge, as others than this provider show it; 1 where fewer than hundreds of fields say
+        it."""
+        if run in (self.window.get("unheard_of") or {}).get(edge, ()):
+            return 0.0
         habit = ((self.wire or {}).get("model") or {}).get(edge) or {}
         fields, runs = int(habit.get("fields", 0)), habit.get("runs") or {}
         return (float(runs.get(run, 0.0)) + 0.25) / (fields + 1) if fields >= 1 / RULED_OUT else 1.0
@@ -155,6 +172,13 @@ class Case:
         """How often the model is not canonical, by what was learned of it."""
         told = (self.wire or {}).get("spelling")
         return told if isinstance(told, Spelling) else Spelling.of(self.sampling)
+
+    @cached_property
+    def local_damage(self) -> float:
+        """P(changed on the way), by what the provider misses in answers that show what this one shows."""
+        parts = self.window.get("damage_parts")
+        facts = facts_of(self.request, self.fields) if parts else frozenset()
+        return min(sum(float(part["weight"]) * float(part["share"]) for part in parts or () if part["fact"] in facts), 1.0)
 
     @cached_property
     def drawn(self) -> Drawn:
@@ -314,10 +338,15 @@ def cut_share(case: Case, way: Way) -> float:
 
 def deviations_of(case: Case, tokens: int, arguments: int = 0) -> Deviations:
     """How likely an answer of so many tokens, some of them arguments, is none of what its text says."""
-    kind = kind_of(case.fields.tool_calls, schemas_of(case.request))
+    calls, schemas, sorts = case.fields.tool_calls, schemas_of(case.request), bool(case.window.get("sorts_keys"))
+    kind = kind_of(calls, schemas)
+    damaged = float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE))
+    if sorts and kind in ("keys", "listed"):
+        damaged = max(sorted_anew(orders_of(calls, schemas), case.sampling.get("sorted_keys") or {}), PRIOR_DAMAGE)
+    same, local = same_count(kind, sorts=sorts), case.local_damage
     return Deviations(
         odd=case.spelling.odd(replace(case.drawn, arguments=arguments), tokens),
-        damaged=float((case.window.get("damage") or {}).get(kind, PRIOR_DAMAGE)),
-        same=same_count(kind, sorts=bool(case.window.get("sorts_keys"))),
+        damaged=1 - (1 - damaged) * (1 - local),
+        same=(damaged * same + local * SAME_COUNT_LOCAL) / (damaged + local) if local else same,
         changes=case.spelling.changes,
     )

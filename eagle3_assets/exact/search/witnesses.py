@@ -27,6 +27,8 @@ Told = Sequence[int | None]
 _TOKEN_ID = re.compile(r"token_id:(\d{1,9})")
 _REPLACED = "\ufffd".encode()
 # Where arguments may be cut otherwise than the encoder cuts them, at an equal count (`offpath.py`): a hole there is filled by nobody
+# What codecs and filters put in the place of what they take out: where an entry is a hole and the text has one of these, both were redacted
+_STAND_INS = (b"?", b"*", "█".encode())
 _OFF_PATH = re.compile(rb'[:,{}\[\]]\s*"|"\s*[:,{}\[\]]')
 
 
@@ -169,7 +171,8 @@ def open_holes(profile: Profile, ids: Ids, told: Told) -> list[int]:
 
     Pinned are holes inside a text whose first and last visible characters are named: the wire gives all bytes between them, and the
     number of holes is that of the encoder's ids there. Never pinned: the edges of a text (a space that the server took or added is
-    just there), the id of a call (servers write it anew), and the joints of JSON (`offpath.py`). A marker is pinned where only it
+    just there), the id of a call (servers write it anew), the joints of JSON (`offpath.py`), and what stands for something that was taken out
+    (`?`, `*`). A marker is pinned where only it
     can stand.
     """
     out: list[int] = []
@@ -221,10 +224,12 @@ def _open_texts(profile: Profile, ids: Ids, told: Told, start: int, stop: int, o
     first, last = holes[0] - start, holes[-1] - start
     if sum(map(len, pieces[:first])) < front or sum(map(len, pieces[last + 1 :])) < back:
         return holes
+    stand_in = [k for k in holes if any(sign in pieces[k - start] for sign in _STAND_INS)]
     if opened_by is None or opened_by not in (tool.get("argument_begin"), tool.get("call_begin")):
-        return []
+        return stand_in
     offsets = [0, *accumulate(map(len, pieces))]
-    return [k for k in holes if _OFF_PATH.search(data[max(0, offsets[k - start] - 1) : offsets[k - start + 1] + 1])]
+    off_path = [k for k in holes if _OFF_PATH.search(data[max(0, offsets[k - start] - 1) : offsets[k - start + 1] + 1])]
+    return sorted({*stand_in, *off_path})
 
 
 # ---------------------------------------------------------------------------------------------------- streams

@@ -23,7 +23,7 @@ from eagle3_assets.review.verdicts.shares import pooled
 from eagle3_assets.review.verdicts.table import CHECKS, check_named
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.review.verdicts.waivers import read_waivers
-from eagle3_assets.store import Store, read_manifest, write_bytes, write_json
+from eagle3_assets.store import Store, manifest_path, read_committed, read_manifest, write_bytes, write_json
 
 MAX_TEXT = 400  # characters of one text in a report; messages are one line
 
@@ -97,12 +97,26 @@ def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Seq
     }
     statistics = judge_statistics(data)
     data["statistics"] = [asdict(v) | {"description": check_named("report", v.check).description} for v in statistics]
-    data["verdict"] = _verdict(figures, verdicts, statistics)
+    data["changes"] = change_lines(store, figures)
+    data["verdict"] = _verdict(figures, verdicts, statistics, data["changes"])
     return {k: printable(v) for k, v in data.items()}
 
 
-def _verdict(figures: count.Figures, verdicts: Sequence[Verdict], statistics: Sequence[Verdict]) -> dict[str, Any]:
-    """The verdict in plain words, first thing on the page. `statistics` warn, they stop nothing."""
+def change_lines(store: Store, figures: count.Figures) -> list[str]:
+    """A sentence for each change of form of the dataset's providers while answers came, as it was learned."""
+    from eagle3_assets.exact.providers.drift import changes
+
+    if not manifest_path(store.wire_profiles).exists():
+        return []
+    found = changes(read_committed(store.wire_profiles, made_by="wire_profiles"))
+    again = "; its probes are asked again when answers are next bought"
+    return [f"{change.words}{again}." for change in found if change.provider in figures.providers]
+
+
+def _verdict(
+    figures: count.Figures, verdicts: Sequence[Verdict], statistics: Sequence[Verdict], changed: Sequence[str]
+) -> dict[str, Any]:
+    """The verdict in plain words, first thing on the page. `statistics` and providers that `changed` warn, they stop nothing."""
     stopping = [v for v in verdicts if v.stops]
     stopping += [v for v in pooled("tokens", verdicts) if v.stops and v.check not in {s.check for s in stopping}]
     rows, kept = figures.totals.get("rows", 0), figures.totals.get("trainable_rows", 0)
@@ -122,6 +136,7 @@ def _verdict(figures: count.Figures, verdicts: Sequence[Verdict], statistics: Se
     warned = sorted({v.check for v in (*verdicts, *statistics) if not v.passed and not v.stops})
     if warned:
         words.append(f"Worth a look: {', '.join(warned)}.")
+    words += changed
     if not verdicts:
         words.append("No check has judged these rows yet.")
     return {"passed": bool(rows) and bool(verdicts) and not stopping, "words": words}

@@ -9,16 +9,19 @@ import random
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3_assets.cli.main import run
+from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.logs import log_learning
 from eagle3_assets.exact.logs.log_learning import Drawn, draw, learn_log, with_prior
 from eagle3_assets.exact.logs.log_rows import LogReader, LogRebuilder
 from eagle3_assets.exact.logs.log_workers import BATCH, rebuild
+from eagle3_assets.exact.providers.wire_profiles import learn
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.exact.providers.test_wire_profiles import world
@@ -161,19 +164,48 @@ def test_of_a_large_log_an_even_part_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert 25 <= sum(number < 2500 for number in kept) <= 75
 
 
-def test_a_prior_keeps_what_the_log_cannot_tell(injecting: Provider, mini: Profile) -> None:
-    prior: dict[str, Any] = {
-        "model": {"sampling": {"rows_with_ids": 100}},
-        "providers": {"Old": {"rows": 50}, "P": {"rows": 50}, "Few": {"rows": 50}},
-    }
+def test_a_prior_keeps_what_the_log_cannot_tell() -> None:
+    decided = {"rows": 50, "decided": True, "reading": "keep"}
+    prior: dict[str, Any] = {"providers": dict.fromkeys(("Old", "P", "Few", "Open", "Changed"), decided)}
     learned: dict[str, Any] = {
         "version": 3,
-        "model": {"sampling": {"rows_with_ids": 0}},
-        "providers": {"P": {"rows": 200}, "Few": {"rows": 2}, "New": {"rows": 2}},
+        "model": {},
+        "providers": {
+            "P": {"rows": 200, "decided": True, "reading": "join"},
+            "Few": {"rows": 2},
+            "New": {"rows": 2},
+            "Open": {"rows": 30, "decided": False, "readings": [{"name": "join"}, {"name": "keep"}]},
+            "Changed": {"rows": 30, "decided": False, "readings": [{"name": "join"}]},
+        },
     }
     merged = with_prior(learned, prior)
-    assert {name: entry["rows"] for name, entry in merged["providers"].items()} == {"Old": 50, "P": 200, "Few": 50, "New": 2}
-    assert merged["model"] == prior["model"] and merged["version"] == 3
+    rows = {name: entry["rows"] for name, entry in merged["providers"].items()}
+    assert rows == {"Old": 50, "P": 200, "Few": 50, "New": 2, "Open": 50, "Changed": 30}
+    assert merged["version"] == 3
+
+
+def test_a_prior_knows_the_models_habits_for_a_log_that_shows_none(mini: Profile) -> None:
+    """Texts that no count tells: what the file's rows with ids say of the model decides the log's provider."""
+    with_ids = Provider(mini, name="(engine)")
+    for k in range(60):
+        with_ids.answer(Truth(f" thought {k}", f" answer {k}"), with_ids=True, source="engine", provider=None)
+    stripping = world(mini, writes=True, bends="strips", neutral=True)
+    reader, lines = LogReader("kimi-mini"), lines_of(stripping.answers)
+
+    def learned(prior: list[dict[str, Any]]) -> dict[str, Any]:
+        (found,) = learn_log(reader, lambda: iter(lines), draw(reader, lambda: iter(lines)), prior)
+        return found
+
+    other = world(mini, writes=True, bends="verbatim", neutral=None)
+    prior = learn(mini, [*with_ids.answers, *(replace(a, provider="Other") for a in other.answers)])
+    alone, informed = learned([]), learned([prior])
+    assert not alone["providers"]["P"]["decided"] and informed["providers"]["P"]["decided"], informed["providers"]["P"]["why"]
+    assert informed["model"]["sampling"]["rows_with_ids"] == 60 and "Other" in informed["providers"]
+
+
+def test_a_prior_of_another_target_is_refused_by_the_learner(mini: Profile) -> None:
+    with pytest.raises(ExactError, match="was learned for kimi-k2-thinking"):
+        learn(mini, [], prior={"profile": "kimi-k2-thinking", "tokenizer_sha256": "0"})
 
 
 def test_a_prior_of_another_target_is_kept_beside(injecting: Provider, mini: Profile) -> None:

@@ -168,5 +168,5 @@ def test_failed_answers_and_answers_without_a_bill_teach_nothing(mini: Profile) 
 def test_a_wire_profile_is_plain_json(mini: Profile) -> None:
     learned = learn(mini, world(mini, writes=True, bends="injects", neutral=None, n=30).answers)
     assert json.loads(json.dumps(learned, allow_nan=False)) == learned
-    assert learned["version"] == 5 and learned["tokenizer_sha256"] == mini.tokenizer_sha256
+    assert learned["version"] == 6 and learned["tokenizer_sha256"] == mini.tokenizer_sha256
     assert entry_of(learned, "nobody") is None and entry_of(None, "P") is None

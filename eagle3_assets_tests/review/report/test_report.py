@@ -233,3 +233,20 @@ def test_the_report_shows_where_mismatches_sit(report: Report, tmp_path: Path) -
     assert alpha["equal"] == 12 and alpha["n"] == 14 and alpha["q"] <= 1 and alpha["reasoning"]["n"] == 0
     page = Store(tmp_path).report("b3_magicoder").with_suffix(".html").read_text()
     assert ("Where mismatches sit" in page and "Benjamini-Hochberg" in page) or "false discoveries" in page
+
+
+def test_a_provider_that_changed_its_form_is_named_in_the_verdict(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    turn = {"reading": "keep keep keep keep|end", "counts_end": True, "extra": 0, "arguments": "as returned"}
+    before = {"from": 1_700_000_000.0, "stream": False, "rows": 90, "turns": {"text": turn}}
+    behind = {**before, "from": 1_700_090_000.0, "rows": 40, "turns": {"text": {**turn, "counts_end": False}}}
+    providers = {"Alpha": {"windows": [before, behind]}, "Elsewhere": {"windows": [before, behind]}}
+    store.wire_profiles.parent.mkdir(parents=True, exist_ok=True)
+    store.wire_profiles.write_text(json.dumps({"providers": providers}))
+    commit(store.wire_profiles, files=[store.wire_profiles], inputs={})
+    verdict = build(tiny_campaign(), store, {"00": rows_of_shard("00")}).data["verdict"]
+    (named,) = (words for words in verdict["words"] if "changed on" in words)
+    assert (
+        named.startswith("Alpha changed on 2023-11-15 23:13 UTC") and "bill of texts: end counted, then end not counted" in named
+    )
+    assert "probes are asked again" in named
