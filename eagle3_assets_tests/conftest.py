@@ -31,6 +31,16 @@ def shared_data() -> Path:
 TOKENIZERS = shared_data() / "tokenizers"
 
 
+SLOW_FIXTURES = {"trained", "greedy"}  # seconds each: a test that stands on one is slow, however quick its own lines are
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test never sees the key, campaign or Dagster state of the person who runs it."""

@@ -89,6 +89,7 @@ def test_definitions_load_without_torch_transformers_or_datasets() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_no_stage_and_no_command_but_run_loads_dagster() -> None:
     code = (
         "import importlib, sys\n"

@@ -63,6 +63,7 @@ def test_specforges_names_and_configuration_give_the_same_figures(trained: Train
     assert both[0] == both[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

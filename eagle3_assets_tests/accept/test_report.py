@@ -56,6 +56,7 @@ def test_a_trained_drafter_is_above_an_untrained_one_and_shuffled_states_are_not
     assert not verdict.passed and verdict.severity == "ERROR"
 
 
+@pytest.mark.slow
 def test_a_dataset_below_the_mean_by_more_than_its_interval_is_named(document: dict[str, object]) -> None:
     worse = copy.deepcopy(document)
     group = copy.deepcopy(next(iter(worse["ways"]["sampled_chain"]["groups"]["dataset"].values())))

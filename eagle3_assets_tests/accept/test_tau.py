@@ -42,6 +42,7 @@ def test_the_walk_goes_on_behind_what_was_accepted_and_its_own_id(rows: list[lis
     assert tau == pytest.approx(1 + np.mean(by_hand(hits)))
 
 
+@pytest.mark.slow
 @given(BITS)
 def test_drawn_drafts_that_are_sure_are_the_walk_itself(rows: list[list[bool]]) -> None:
     hits = nested(rows)

@@ -21,6 +21,8 @@ from eagle3_assets.stage import Artifact, Card, Face, Job, Made, Markdown, Per, 
 from eagle3_assets.stages import handoff_tokens, tokens, vocab_map
 from eagle3_assets.store import Store
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 DATASET = "b3_magicoder"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

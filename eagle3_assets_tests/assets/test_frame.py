@@ -14,6 +14,8 @@ from eagle3_assets.assets import frame
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import BudgetStop, CampaignError
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 
 def _renamed(campaign: Campaign, name: str) -> Campaign:
     return campaign.model_copy(update={"campaign": campaign.campaign.model_copy(update={"name": name})})

@@ -22,6 +22,8 @@ from eagle3_assets.states.verdict import on_policy_table
 from eagle3_assets.store import Store
 from eagle3_assets_tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 PARTS = ("00000", "00001")
 QUERY = """{
   whole: assetNodes { assetKey { path } isPartitioned staleStatus }

@@ -51,6 +51,7 @@ def test_a_campaign_that_overspends_or_stops_early_is_a_problem(tmp_path: Path) 
     assert "stayed reserved" in budget._problems(case, good, spent, 1e-6)[0]
 
 
+@pytest.mark.slow
 def test_the_benchmark_sees_a_ledger_that_does_not_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same campaign with a limit ten times the approval in the workers: the stand-in's own books tell."""
     case = replace(

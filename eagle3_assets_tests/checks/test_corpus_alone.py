@@ -27,6 +27,8 @@ from eagle3_assets.stage import Artifact
 from eagle3_assets.stages import tokens
 from eagle3_assets.store import Store, commit, manifest_path, read_json, write_json
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 DATASET = "b3_magicoder"
 CAMPAIGN = campaign_of("kimi-mini", 320, only=(DATASET,))
 
@@ -105,7 +107,6 @@ def spoil(store: Store, shard: str) -> str:
     return rows[0].sample_id
 
 
-@pytest.mark.slow
 def test_everything_current_and_passed_makes_a_corpus_without_waivers(store: Store) -> None:
     assert materialize("corpus").success
     assert read_json(store.corpus / "manifest.json")["waived"] == []
@@ -118,7 +119,6 @@ def test_a_verdict_on_other_bytes_is_refused_with_check_and_shard(store: Store) 
     assert f"eagle3 recheck {DATASET} --shard 07" in line and not store.corpus.exists()
 
 
-@pytest.mark.slow
 def test_a_failed_blocking_check_is_refused_by_name_and_a_waiver_goes_on_into_the_manifest(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,6 @@ def test_a_failed_blocking_check_is_refused_by_name_and_a_waiver_goes_on_into_th
     assert [(w["check"], w["shard"], w["who"], w["why"]) for w in carried] == [("loss_mask", "07", "ada", "seen")]
 
 
-@pytest.mark.slow
 def test_a_waiver_that_ended_lets_nothing_through(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(store, "07")
     accept(monkeypatch, "07")
@@ -152,7 +151,6 @@ def test_a_waiver_of_other_bytes_lets_nothing_through(store: Store, monkeypatch:
     assert "shard 07: check loss_mask failed" in refusal(materialize("corpus"))
 
 
-@pytest.mark.slow
 def test_one_shard_is_checked_again_from_the_terminal(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,7 +167,6 @@ def test_one_shard_is_checked_again_from_the_terminal(
     assert "shard 07: check loss_mask failed" in refusal(materialize("corpus"))
 
 
-@pytest.mark.slow
 def test_a_missing_shard_is_refused_by_name(store: Store) -> None:
     path = store.tokens(DATASET, "11")
     path.unlink()
@@ -186,7 +183,6 @@ def test_tokens_of_other_answers_are_refused(store: Store) -> None:
     assert f"tokens/{DATASET} partition 02 is outdated" in refusal(materialize("corpus"))
 
 
-@pytest.mark.slow
 def test_executing_a_check_judges_the_files_and_not_what_was_filed(store: Store) -> None:
     sample = spoil(store, "07")
     filed = gate.filed_of(artifact(store, "07"), gate.committed(artifact(store, "07")))

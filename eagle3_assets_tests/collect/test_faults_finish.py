@@ -121,6 +121,7 @@ OF_OTHERS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_run_of_2000_answers_among_providers_that_say_all_this_is_complete_and_its_ledger_is_the_servers(
     make_standin: MakeStandin, tmp_path: Path
 ) -> None:

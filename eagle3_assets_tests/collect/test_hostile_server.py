@@ -251,6 +251,7 @@ def with_key(where: str, spelled: str) -> bytes:
     return json.dumps(body).replace("@@", spelled).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelled", [KEY, ESCAPED, TWICE, ALL_ESCAPED], ids=["plain", "escaped", "twice", "all"])
 @pytest.mark.parametrize("where", ["id", "provider", "model", "content", "arguments", "a name"])
 def test_an_answer_that_echoes_the_key_is_marked_and_written_without_it(tmp_path: Path, where: str, spelled: str) -> None:

@@ -47,6 +47,7 @@ def test_a_row_that_every_provider_refuses_is_given_up_once_for_all(tmp_path: Pa
     run(tmp_path, story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["named_401", "named_402_in_200", "named_403"])
 def test_the_only_provider_there_is_is_waited_for(tmp_path: Path, fault: str) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
@@ -60,6 +61,7 @@ def test_the_only_provider_there_is_is_waited_for(tmp_path: Path, fault: str) ->
     run(tmp_path, story, pace=_patient())
 
 
+@pytest.mark.slow
 def test_when_no_provider_comes_back_the_run_ends_and_says_why_each_is_left_out(tmp_path: Path) -> None:
     async def story(d: Desk, server: FakeOpenRouter) -> None:
         server.default = "named_401@Chutes"

@@ -287,6 +287,7 @@ class Killed(BaseException):
 STEPS = {"write_json": merge, "write_part": forms, "index_of": forms, "digest_file": merge}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "after"), [("write_json", 1), ("write_part", 3), ("index_of", 1), ("digest_file", 3)])
 def test_a_rebuild_killed_between_files_leaves_the_old_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: int
@@ -313,6 +314,7 @@ def test_a_rebuild_killed_between_files_leaves_the_old_corpus(
     assert len(corpora.open(store.corpus)) == 40 and not list(tmp_path.glob(".corpus*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before the first rename", "between the renames", "after the second"])
 def test_a_kill_inside_the_swap_leaves_a_whole_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     store, campaign = Store(tmp_path), tiny_campaign()

@@ -42,6 +42,7 @@ def test_every_cited_section_exists() -> None:
     assert missing == []
 
 
+@pytest.mark.slow
 def test_no_reason_is_cited_that_stands_outside_of_the_repository() -> None:
     own = REPOSITORY / "docs" / "research"
     left = [

@@ -22,6 +22,8 @@ from eagle3_assets.targets.tokenizer import load_profile
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.conftest import TOKENIZERS, needs, shared_data
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 FILES = ("recorded-k2-0905.jsonl.gz", "recorded-2.jsonl.gz")
 
 
@@ -67,7 +69,6 @@ def rows(tokenizers: Path) -> list[Row]:
     return out
 
 
-@pytest.mark.slow
 def test_every_edge_of_every_text_is_an_edge_of_the_encoder(rows: list[Row]) -> None:
     texts = [channel for row in rows for channel in row.channels if not channel.in_arguments]
     assert len(texts) > 300 and sum(len(channel.canonical) for channel in texts) > 6_000

@@ -39,6 +39,8 @@ from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.review.made_rows import VOCAB, make_row, tiny_campaign, write_tokens
 from eagle3_assets_tests.states.conftest import FormulaEngine, H, N
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 LAYERS = (2, 4, 6)
 
 
@@ -83,7 +85,6 @@ def in_order(place: Place) -> list[Pack]:
 
 
 # ---------------------------------------------------------------------------------------------------- what is served
-@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["speculators", "specforge"])
 def test_rows_are_served_in_place_training_rows_first(small: Place, trainer: str) -> None:
     rows, wanted, held = MappedRows(small.store.handoff(trainer)), in_order(small), stored(small)
@@ -114,7 +115,6 @@ def test_rows_are_cheap_to_pickle(small: Place) -> None:
     assert len(pickle.dumps(rows)) < 500 and len(rows[3].input_ids)
 
 
-@pytest.mark.slow
 def test_the_arrow_dataset_holds_the_same_rows_for_torch(small: Place) -> None:
     from datasets import load_from_disk
 
@@ -150,7 +150,6 @@ def test_references_become_specforges_rows_by_its_own_call(small: Place) -> None
         assert torch.equal(row["hidden_state"][0], norm.apply(state.hidden_states[:, 3]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 9, 2000, 2001, 40_000])
 def test_specforges_string_order_is_the_order_of_rows_at_any_number(rows: int) -> None:
     every = max(1, rows // 500)
@@ -171,7 +170,6 @@ def test_layer_ids_are_told_in_each_trainers_numbering(small: Place) -> None:
     assert ids == [k - 1 for k in LAYERS] and translate_back(ids, of="specforge", num_hidden_layers=N) == LAYERS
 
 
-@pytest.mark.slow
 def test_exported_layers_are_those_that_transformers_calls_so(greedy: Place) -> None:
     """By the model itself: E_k is hidden_states[k]; SpecForge's id k is what layer k puts out; the last is before, or after, the norm."""
     from eagle3_assets.kimi_mini.model import load_model

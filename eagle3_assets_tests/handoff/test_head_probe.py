@@ -20,6 +20,8 @@ from eagle3_assets.states.format.final_norm import FinalNorm
 from eagle3_assets.states.target.target_head import load_head
 from eagle3_assets_tests.handoff.answers import Place, mini_campaign, sampled_rows, with_states
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 ALL = 100_000
 Final = Callable[[MappedRows, int], torch.Tensor]
 
@@ -56,7 +58,6 @@ def test_greedy_answers_are_predicted_by_every_exported_row(greedy: Place, train
     assert found.others["a_position_later"].share < 0.1 and found.others["a_position_earlier"].share < 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mistake", WRONG)
 def test_wrong_exports_fall_below_and_are_refused(greedy: Place, mistake: str) -> None:
     found = measured(greedy, "speculators", WRONG[mistake])
@@ -79,7 +80,6 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return place
 
 
-@pytest.mark.slow
 def test_sampled_answers_are_predicted_as_often_as_the_states_forecast(sampled: Place) -> None:
     found = measured(sampled, "speculators")
     e = found.exported
@@ -88,13 +88,11 @@ def test_sampled_answers_are_predicted_as_often_as_the_states_forecast(sampled: 
     assert not found.greedy and refusal_of(found) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["not normed", "a position late", "a position early"])
 def test_wrong_exports_of_sampled_answers_are_refused_too(sampled: Place, mistake: str) -> None:
     assert refusal_of(measured(sampled, "speculators", WRONG[mistake])) is not None
 
 
-@pytest.mark.slow
 def test_answers_sampled_colder_than_stated_miss_their_forecast(greedy: Place) -> None:
     found = measured(greedy, "speculators")
     hot = [dataclasses.replace(p, temperature=2.0, top_p=1.0) for p in _positions(greedy)]
@@ -122,7 +120,6 @@ def test_imports_of_unknown_temperature_are_probed_without_a_forecast(greedy: Pl
     assert refusal_of(measure(shifted, load_head(campaign, norm_of(rows), "cpu").weight.float(), norm_of(rows))) is not None
 
 
-@pytest.mark.slow
 def test_the_check_shows_its_figures_and_blocks(greedy: Place, tmp_path: Path) -> None:
     passed = judge_export(greedy.campaign, greedy.store, "specforge")[2]
     assert passed.check == "exported_states_predict" and passed.passed and passed.numbers["predicted"] >= 0.99

@@ -216,6 +216,7 @@ def test_the_command_refuses_an_unknown_artifact_and_one_that_is_not_there(
     assert "materialize handoff/specforge first" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_outdated_or_failed_its_checks_is_not_sent(
     place: Place, destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

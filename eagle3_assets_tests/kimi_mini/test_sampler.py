@@ -155,6 +155,7 @@ def test_another_seed_gives_another_answer_and_the_same_seed_the_same(model: Any
     assert len({sample.ids for sample in several}) == 4
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_the_models_own_at_temperature_one(model: Any, crowd: list[Sample]) -> None:
     for ask, sample in list(zip(asks(40), crowd, strict=True))[:10]:
         logits = full_logits(model, [*ask.prompt_ids, *sample.ids])[len(ask.prompt_ids) - 1 : -1]

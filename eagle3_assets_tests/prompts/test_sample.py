@@ -47,6 +47,7 @@ def test_the_sample_is_the_k_smallest_keys_of_the_distinct_prompts(texts: list[s
     assert draw(texts, k) == by_key[:k]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(texts=TEXTS, k=st.integers(1, 20), shuffle=st.randoms(use_true_random=False))
 def test_merged_rows_are_counted_for_drawn_prompts_whatever_the_order(texts: list[str], k: int, shuffle: random.Random) -> None:

@@ -23,6 +23,7 @@ def test_every_check_of_token_rows_has_three_corruptions_and_three_innocents() -
     assert all(v.passed and not v.examples for v in judged([]).values()) and len(GOOD) == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "name"), BAD)
 def test_a_corruption_is_caught_under_its_own_name(check: str, name: str) -> None:
     assert check in flagged_by(MUTATIONS[check]["bad"][name], foreign=check == "lineage")

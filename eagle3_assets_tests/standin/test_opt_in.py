@@ -55,6 +55,7 @@ def cached(api: Any, seen: list[httpx.Response], **more: Any) -> tuple[Any, dict
     return told, {key[len(name) :]: value for key, value in seen[-1].headers.items() if key.startswith(name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_repeated_request_is_a_hit_that_costs_nothing(stream: bool, make_standin: MakeStandin) -> None:
     standin = make_standin()

@@ -89,6 +89,7 @@ def test_two_fields_around_a_marker_are_encoded_each_by_itself(a: str, b: str) -
         assert [*profile.encode(a), profile.special(marker), *profile.encode(b)] == joined
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.sampled_from(["\ud800", "\udfff", "\udc80"]), st.text(max_size=20))
 @settings(max_examples=60, deadline=None)
 def test_a_lone_surrogate_in_any_field_is_one_line_and_no_other_error(before: str, surrogate: str, behind: str) -> None:

@@ -65,6 +65,7 @@ def test_answers_that_decided_are_met_by_the_reading_and_not_by_a_rival(catalogu
     assert changed not in {row["key"] for row in found["rows"]}
 
 
+@pytest.mark.slow
 def test_a_window_that_does_not_exist_is_said_in_words(catalogue: Catalogue) -> None:
     with pytest.raises(StoreError, match="no window 7"):
         deciding(catalogue, "Joining", 7)
@@ -102,6 +103,7 @@ def test_campaigns_are_found_beside_each_other_and_by_folder(campaign: Campaign,
         roots_of(campaign, [store.root.parent])
 
 
+@pytest.mark.slow
 def test_two_campaigns_meet_where_they_asked_the_same(
     campaign: Campaign, store: Store, rows: list[SampleRow], catalogue: Catalogue
 ) -> None:
@@ -119,12 +121,14 @@ def test_two_campaigns_meet_where_they_asked_the_same(
     }  # no campaign file: not known, not "missing"
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_flow_has_every_stage_that_the_campaign_wants(catalogue: Catalogue, campaign: Campaign) -> None:
     drawn = [stage["stage"] for step in campaign_page(catalogue)["flow"] for stage in step["stages"]]
     assert sorted(drawn) == sorted(stage.name for stage in STAGES if stage.wanted(campaign))
     assert sorted(name for _, names in FLOW for name in names) == sorted(stage.name for stage in STAGES)
 
 
+@pytest.mark.slow
 def test_the_campaign_page_counts_what_is_there_and_says_what_is_next(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     page = campaign_page(catalogue)
     line = next(line for line in page["datasets"] if line["dataset"] == DATASET)

@@ -19,12 +19,14 @@ def ids_of(catalogue: Catalogue, *words: tuple[str, str]) -> list[str]:
     return [row["sample_id"] for row in find(catalogue, parse_query([*words, ("limit", "500")]))["rows"]]
 
 
+@pytest.mark.slow
 def test_values_of_one_column_are_or_and_columns_are_and(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     expected = {r.sample_id for r in rows if r.grade in ("Q", "B1") and r.provider == "Joining"}
     assert set(ids_of(catalogue, ("grade", "Q"), ("grade", "B1"), ("provider", "Joining"))) == expected
     assert set(ids_of(catalogue, ("not.provider", "Joining"))) == {r.sample_id for r in rows if r.provider != "Joining"}
 
 
+@pytest.mark.slow
 def test_bounds_belong_to_the_range_and_nothing_is_no_number(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     lengths = sorted(len(r.input_ids) for r in rows)
     low, high = lengths[3], lengths[-4]
@@ -33,6 +35,7 @@ def test_bounds_belong_to_the_range_and_nothing_is_no_number(catalogue: Catalogu
     assert len(ids_of(catalogue, ("mean_logprob.max", "0"))) == 1
 
 
+@pytest.mark.slow
 def test_facets_count_what_another_choice_would_give(catalogue: Catalogue, rows: list[SampleRow]) -> None:
     found = find(catalogue, parse_query([("provider", "Joining"), ("grade", "B1")]))
     assert dict(found["facets"]["grade"]) == Counter(r.grade for r in rows if r.provider == "Joining")

@@ -64,6 +64,7 @@ def test_another_name_for_this_server_is_refused(viewer: Served, host: str) -> N
     assert answer.status in (400, 421) and b"demo" not in answer.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "localhost:9999", "LOCALHOST"])
 def test_its_own_names_are_served_also_through_a_tunnel(viewer: Served, host: str) -> None:
     assert viewer.get("/api/state", host=host.format(port=viewer.port)).status == 200
@@ -76,6 +77,7 @@ def test_it_takes_nothing(viewer: Served, method: str) -> None:
     assert answer.status == 405 and "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.slow
 def test_a_page_of_another_site_may_link_here_and_may_not_read(viewer: Served) -> None:
     assert viewer.get("/api/state", sec_fetch_site="cross-site", sec_fetch_mode="cors").status == 403
     assert viewer.get("/api/state", sec_fetch_site="same-site", sec_fetch_mode="no-cors").status == 403

@@ -60,6 +60,7 @@ def test_money_is_never_rounded_down(usd: float) -> None:
     assert to_pico("0.00016236") == 162_360_000
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
 def test_totals_always_equal_the_sum_of_the_entries(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
@@ -210,6 +211,7 @@ DAMAGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_ledger_is_one_readable_line_that_says_what_to_do(tmp_path: Path, how: str) -> None:
     damaged(tmp_path / "ledger.sqlite", how)

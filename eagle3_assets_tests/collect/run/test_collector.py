@@ -273,6 +273,7 @@ FREE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "outcome", "retry_class"),
     [
@@ -379,6 +380,7 @@ def test_a_stop_for_another_model_names_both(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [

@@ -98,6 +98,7 @@ def test_hostile_text_is_read_in_ways_that_spell_it_or_refused_with_a_reason(a: 
         assert a in profile.decode(first) and b in profile.decode(first)
 
 
+@pytest.mark.slow
 @given(
     st.text(max_size=30).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text)),
     st.sampled_from(["<|im_end|>", "</think>", "<|tool_call_begin|>", "[EOS]", "<|reserved_token_4104|>"]),

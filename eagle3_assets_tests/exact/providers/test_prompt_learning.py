@@ -23,6 +23,8 @@ from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.conftest import needs, shared_data
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 TOOL = {
     "type": "function",
     "function": {"name": "f", "description": "Ask.", "parameters": {"type": "object", "properties": {"who": {"type": "string"}}}},
@@ -198,7 +200,6 @@ def met_by_one_form(rows: list[Observation]) -> int:
     return sum(max(decide_prompt(part)["forms"].values(), default=0) for part in strata if part)
 
 
-@pytest.mark.slow
 def test_one_form_a_provider_and_month_explains_more_than_the_note_reached_by_hand(
     by_month: dict[tuple[str, str], list[Observation]],
 ) -> None:

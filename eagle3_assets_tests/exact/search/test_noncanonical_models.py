@@ -19,6 +19,8 @@ from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 from eagle3_assets_tests.exact.synthetic import sentences
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 # As measured on SmolLM2-135M: regions an id at temperature 1 and 0.7
 HOT, COOL = 7.2e-3, 1.65e-3
 
@@ -139,7 +141,6 @@ def world(profile: Profile) -> tuple[Server, list[tuple[Reconstruction, bool]], 
 World = tuple[Server, list[tuple[Reconstruction, bool]], dict[str, Any]]
 
 
-@pytest.mark.slow
 def test_a_model_that_is_often_not_canonical_does_not_make_its_provider_hopeless(world: World) -> None:
     entry = world[2]["providers"]["P"]
     assert entry["cannot_be_exact"] is None and entry["decided"], entry["why"]

@@ -49,6 +49,7 @@ def test_sampled_ids_of_a_model_that_did_not_think_are_a0(qwen: Profile, rollout
     assert {grade for grade, _ in grades} == {"A0"} and {thinks for _, thinks in grades} == {True, False}
 
 
+@pytest.mark.slow
 def test_prompts_of_real_rollouts_are_among_the_candidates(qwen: Profile, rollouts: list[dict[str, Any]]) -> None:
     held = [
         any(c.ids == tuple(row["truth_p"]) for c in enumerate_prompts(qwen, row["request"], thinking=True)) for row in rollouts

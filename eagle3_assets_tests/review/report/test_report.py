@@ -132,6 +132,7 @@ def test_worst_rows_come_with_their_command(report: Report) -> None:
     assert [w["p_exact"] for w in worst[2:4]] == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_good_rows_may_go_on(tmp_path: Path) -> None:
     rows = [make_row(i) for i in range(20)]
     data = build(tiny_campaign(), Store(tmp_path), {"00": rows}).data
@@ -149,6 +150,7 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_text_from_outside_is_shown_and_never_runs(tmp_path: Path) -> None:
     store = Store(tmp_path)
     bad = quarantined("h", f"wire_text: {HOSTILE}", provider=HOSTILE, finish_reason=HOSTILE)

@@ -119,6 +119,7 @@ def test_without_habits_with_kimis_tokenizer(kimi: Vocabulary) -> None:
     check_canonical(bank_of(kimi, 150, mean_tokens=900), kimi)
 
 
+@pytest.mark.slow
 def test_the_ids_of_a_bank_are_the_same_few_objects(kimi: Vocabulary) -> None:
     bank = bank_of(kimi, 60, mean_tokens=900, non_canonical=0.5, split_characters=0.5)
     ids = [i for answer in bank for i in answer.ids]

@@ -107,6 +107,7 @@ def test_stripping_pieces_is_stripping_their_text(pieces: list[str], side: str, 
     assert left + right == len(text) - len(want) and text[left : len(text) - right] == want
 
 
+@pytest.mark.slow
 @given(pieces_of_text, st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_a_space_is_added_to_text_only(pieces: list[str], leading: bool, trailing: bool) -> None:

@@ -40,6 +40,8 @@ from eagle3_assets.states.verdict.on_policy_table import (
 from eagle3_assets.states.verdict.verdict_pass import VerdictPass
 from eagle3_assets.store import Store, manifest_path, read_manifest
 
+pytestmark = pytest.mark.slow  # its worlds take seconds
+
 ROWS = 12
 
 
@@ -80,7 +82,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Campaign, Store, lis
     return campaign, store, packs, archive, engine
 
 
-@pytest.mark.slow
 def test_the_model_picks_the_true_ids_and_the_states_are_the_winners(
     made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass],
 ) -> None:
@@ -172,7 +173,6 @@ def copied(made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], tmp_
     return Store(tmp_path / "demo")
 
 
-@pytest.mark.slow
 def test_a_verdict_on_earlier_states_is_no_verdict_on_those_that_are_there(
     made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], copied: Store
 ) -> None:
@@ -184,7 +184,6 @@ def test_a_verdict_on_earlier_states_is_no_verdict_on_those_that_are_there(
     assert not problems, "the states are those of the rows' own ids"
 
 
-@pytest.mark.slow
 def test_states_of_winners_do_not_stand_without_the_file_that_names_the_winners(
     made: tuple[Campaign, Store, list[Pack], pa.Table, VerdictPass], copied: Store
 ) -> None:
