@@ -27,6 +27,7 @@ from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side.hypotheses import prompt_counts
 from eagle3_assets.exact.prompt_side.request_facts import wants_thinking
 from eagle3_assets.exact.providers.prompt_learning import decide_prompt
+from eagle3_assets.exact.search.wire_facts import facts_of
 from eagle3_assets.targets.tokenizer import load_profile, profile_for_model
 from eagle3_assets.wire.parse import parse_fields
 
@@ -59,7 +60,9 @@ def observe_prompts(
         seconds = re.search(r'"created":\s*(\d+)', row["response_body"])
         month = datetime.fromtimestamp(int(seconds[1]), UTC).strftime("%Y-%m") if seconds else "?"
         provider = fields.provider or row.get("provider") or row.get("url") or "?"
-        seen = SimpleNamespace(billed_prompt=fields.billed_prompt, forms=forms, form_ids={}, tools=bool(request.get("tools")))
+        seen = SimpleNamespace(
+            billed_prompt=fields.billed_prompt, forms=forms, form_ids={}, tools=bool(request.get("tools")), facts=facts_of(request, fields)
+        )
         found[provider, month].append(seen)
     return found, passed_over
 
