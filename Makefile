@@ -16,11 +16,11 @@ export HF_HUB_OFFLINE ?= 1
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml standin/pyproject.toml workshop/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"eagle3_assets needs Python >= 3.11, this is {v[0]}.{v[1]}; run: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e './standin[live]' -e ./workshop
 	touch $@
 
 demo: setup ## the whole flow in miniature: no key, no GPU, no model download

@@ -249,8 +249,8 @@ class Outcome:
 @contextlib.asynccontextmanager
 async def serving(case: Case, folder: Path) -> AsyncIterator[tuple[Any, str]]:
     """The stand-in in this process, as OpenRouter would be elsewhere: (its state, base URL)."""
-    from eagle3_assets.standin.profiles import load_profiles
-    from eagle3_assets.standin.service.process import build
+    from openrouter_standin.profiles import load_profiles
+    from openrouter_standin.service.process import build
 
     file = folder / "profiles.toml"
     file.write_text(profiles_of(case))

@@ -28,10 +28,10 @@ from itertools import chain
 from pathlib import Path
 
 from eagle3_assets.campaign import CAMPAIGNS_DIR
-from eagle3_assets.standin.openrouter.faults import ALL, SILENT
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES
 from eagle3_assets.wire import journal
 from eagle3_assets.wire.wire_answer import WireAnswer
+from openrouter_standin.openrouter.faults import ALL, SILENT
+from openrouter_standin.profiles import DEFAULT_PROFILES
 
 # what ends a run or a prompt for good is no weather; a hang takes as long as its timeout
 SPARED = {"400", "401", "402_weight", "402_afford", "402_credits", "403", "404", "413", "422", "429_absurd", "hang", *SILENT}

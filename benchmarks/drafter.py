@@ -39,11 +39,11 @@ from drafter_models import DRAFTERS, Batch, Drafter, Target
 
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import Eagle3Error, StateError
-from eagle3_assets.kimi_mini.workshop.muon import Muon
 from eagle3_assets.states import reader
 from eagle3_assets.states.format.final_norm import FinalNorm
 from eagle3_assets.states.target.weights import model_fingerprint, weights_folder
 from eagle3_assets.store import Store
+from kimi_mini_workshop.muon import Muon
 
 ARMS = ("untrained", "trained", "off_by_one")
 
@@ -194,9 +194,9 @@ def read_target(store: Store, model: Any, norm: FinalNorm) -> Target:
 
 def answered_rows(campaign: Campaign, model: Any, conversations: int) -> list[Row]:
     """Held-out prompts with the target's greedy answers, and their states as the campaign's own engine takes them."""
-    from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-    from eagle3_assets.kimi_mini.workshop import evaluate
     from eagle3_assets.states.extractors.transformers import TransformersExtractor
+    from kimi_mini.sampler import Ask, sample_all
+    from kimi_mini_workshop import evaluate
 
     prompts = [question.prompt for question in evaluate.questions(conversations)]
     samples = sample_all(model, [Ask(prompt, temperature=0.0, max_tokens=evaluate.MAX_TOKENS) for prompt in prompts])
@@ -313,8 +313,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from eagle3_assets.kimi_mini.model import load_model, weights_sha256
-    from eagle3_assets.kimi_mini.workshop.__main__ import quiet
+    from kimi_mini.model import load_model, weights_sha256
+    from kimi_mini_workshop.__main__ import quiet
 
     chosen = parse(arguments)
     quiet()

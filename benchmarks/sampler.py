@@ -16,9 +16,9 @@ import time
 
 import torch
 
-from eagle3_assets.kimi_mini import model as kimi_mini
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
+from kimi_mini import model as kimi_mini
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini_workshop.evaluate import questions
 
 BATCH, MAX_TOKENS = 32, 400
 TEMPERATURE, TOP_P = 1.0, 0.95

@@ -8,6 +8,7 @@ from __future__ import annotations
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.run.collector import Servers
 from eagle3_assets.collect.servers.openrouter import ApiKey, allowed_base_url
+from eagle3_assets.embedded import standin_errors
 from eagle3_assets.store import Store
 
 
@@ -30,15 +31,16 @@ def find_servers(campaign: Campaign, store: Store, *, rented: bool, kind: str | 
 
 
 def _embedded(campaign: Campaign, store: Store) -> Servers:
-    from eagle3_assets.standin.service.launcher import ensure_running
-
     profiles = campaign.server.standin_profiles
-    address = ensure_running(
-        store.standin,
-        profiles=campaign.path.parent / profiles if profiles else None,
-        seed=campaign.campaign.seed,
-        answers=campaign.server.answers,
-    )
+    with standin_errors():
+        from openrouter_standin.service.launcher import ensure_running
+
+        address = ensure_running(
+            store.standin,
+            profiles=campaign.path.parent / profiles if profiles else None,
+            seed=campaign.campaign.seed,
+            answers=campaign.server.answers,
+        )
     return Servers(
         base_url=address.base_url,
         api_key=ApiKey(address.api_key),

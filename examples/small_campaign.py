@@ -16,12 +16,12 @@ from eagle3_assets.corpus.lines import TokenFile
 from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, Sample, sample_all
-from eagle3_assets.kimi_mini.workshop.evaluate import Question, questions
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.partition import write_partition
 from eagle3_assets.store import Store, commit
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, Sample, sample_all
+from kimi_mini_workshop.evaluate import Question, questions
 
 DATASET = "b1_glaive"
 

@@ -38,13 +38,13 @@ from eagle3_assets.accept.batch import Row
 from eagle3_assets.accept.stored_rows import StoredRow
 from eagle3_assets.accept.training import Settings, fresh_drafter, train
 from eagle3_assets.corpus.vocab import choose_ids, to_offsets
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.states.extractors.transformers import TransformersExtractor
 from eagle3_assets.states.format.final_norm import FinalNorm
 from eagle3_assets.states.target.target_head import TargetHead
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini.tokenizer import load_encoding, special_tokens
+from kimi_mini_workshop.evaluate import questions
 
 LAYERS = (2, 4, 5)
 TEMPERATURE, TOP_P, LIMIT = 1.0, 0.95, 160

@@ -37,8 +37,8 @@ from benchmarks.exactness import experiments, plain, rebuild, shows, tables, wor
 from benchmarks.exactness.judge import Judged, judge
 from benchmarks.exactness.purchase import Purchase, buy, scaled
 from benchmarks.exactness.questions import make_questions, mini_questions
-from eagle3_assets.standin.profiles import Profiles, load_profiles, profiles_file
 from eagle3_assets.targets.tokenizer import Profile, load_profile
+from openrouter_standin.profiles import Profiles, load_profiles, profiles_file
 
 OWN_PROFILES = Path(__file__).parent / "profiles.toml"
 STEPS = (10, 30, 100, 300)

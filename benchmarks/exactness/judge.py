@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.exactness.figures import matching_tokens
 from benchmarks.exactness.purchase import Truth
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.standin.vocabulary import Ids, Parts, Vocabulary, take_apart
+from openrouter_standin.vocabulary import Ids, Parts, Vocabulary, take_apart
 
 HIGH = ("A0", "A1", "A2", "B1")  # what coverage counts: B1 and better
 SURE = ("A0", "A1", "A2", "B1", "B2", "R")  # what training takes by default

@@ -26,17 +26,17 @@ from eagle3_assets.campaign import Collect
 from eagle3_assets.collect.run.attempt import Attempt
 from eagle3_assets.collect.servers.openrouter import replay_message
 from eagle3_assets.prompts.prompt import Prompt
-from eagle3_assets.standin.answers.load import load_source
-from eagle3_assets.standin.answers.sampled import AnswerSource
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.generation import Generator
-from eagle3_assets.standin.truth.ledger import TRUTH_FILE, Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets.wire import journal
 from eagle3_assets.wire.journal import Journal
 from eagle3_assets.wire.wire_answer import WireAnswer
+from openrouter_standin.answers.load import load_source
+from openrouter_standin.answers.sampled import AnswerSource
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.generation import Generator
+from openrouter_standin.truth.ledger import TRUTH_FILE, Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 KEY = "sk-standin-exactness"
 ENGINES = ("engine", "sglang")  # names in the truth file

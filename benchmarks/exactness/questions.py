@@ -90,8 +90,8 @@ def _loop(user: dict[str, Any], tools: tuple[dict[str, Any], ...], topic: str, r
 
 def mini_questions(n: int, seed: int) -> list[Question]:
     """The prompts that kimi-mini's committed answers were really sampled on, at the three temperatures, in a seeded order."""
-    from eagle3_assets.kimi_mini.workshop import demo_data, evaluate, make_bank
-    from eagle3_assets.kimi_mini.workshop.episode import declarations, prompt_messages
+    from kimi_mini_workshop import demo_data, evaluate, make_bank
+    from kimi_mini_workshop.episode import declarations, prompt_messages
 
     asked = [(messages, tools, True) for messages, tools in demo_data.demo_requests()]
     for question in evaluate.questions(make_bank.WORLD_CONVERSATIONS, seed=2):

@@ -20,7 +20,7 @@ from benchmarks.exactness.purchase import Purchase
 from benchmarks.exactness.rebuild import Clock
 from benchmarks.exactness.tables import Claim, bounded
 from benchmarks.exactness.worlds import World
-from eagle3_assets.standin.schema.provider import Provider
+from openrouter_standin.schema.provider import Provider
 
 _KEPT_SPACES = ("inject_reasoning_leading", "inject_reasoning_trailing", "inject_content_leading", "inject_content_trailing")
 

@@ -35,10 +35,10 @@ from benchmarks.exactness import rebuild
 from benchmarks.exactness.__main__ import OWN_PROFILES, shared_data
 from benchmarks.exactness.purchase import buy, scaled
 from benchmarks.exactness.questions import make_questions
-from eagle3_assets.standin.profiles import load_profiles
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire import journal
 from eagle3_assets.wire.journal import Journal
+from openrouter_standin.profiles import load_profiles
 
 MEAN_TOKENS, SHARD_ANSWERS, BANK = 3_500, 280, 2_000
 BOUGHT_FROM = ("verbatim", "inject", "strip both")

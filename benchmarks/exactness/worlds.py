@@ -22,17 +22,17 @@ from benchmarks.exactness.purchase import Purchase, buy
 from benchmarks.exactness.questions import Question, make_questions
 from eagle3_assets.collect.pilot import probes
 from eagle3_assets.collect.servers.endpoint import Endpoint
-from eagle3_assets.kimi_mini.bank import prompt_key
-from eagle3_assets.standin.answers.replay import Maker, ReplayAnswer
-from eagle3_assets.standin.answers.replay_habits import Traits
-from eagle3_assets.standin.answers.replay_passages import Texts, read_texts
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.schema.source import Cut, Habits, Replay
-from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.wire_answer import WireAnswer
+from kimi_mini.bank import prompt_key
+from openrouter_standin.answers.replay import Maker, ReplayAnswer
+from openrouter_standin.answers.replay_habits import Traits
+from openrouter_standin.answers.replay_passages import Texts, read_texts
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.schema.source import Cut, Habits, Replay
+from openrouter_standin.vocabulary import Vocabulary, take_apart
 
 BENDS: dict[str, dict[str, Any]] = {
     "neither": {},

@@ -1,20 +1,17 @@
-"""`eagle3 standin`: the embedded OpenRouter for people (serve), its oracle (score), its end (stop).
+"""`eagle3 standin`: the stand-in of this data root: serve it, score a campaign against its truth, end it.
 
-Belongs here: options, printing. Does not belong here: the server, the comparison (room `standin`).
+Belongs here: which folder and files of ours. Does not belong here: the server and its own command line (`openrouter_standin.cli`).
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from eagle3_assets.embedded import standin_errors
 from eagle3_assets.errors import StoreError
-
-if TYPE_CHECKING:
-    from eagle3_assets.standin.schema.source import Answers
 
 app = typer.Typer(help="The embedded OpenRouter: a simulated, lying, rate-limited API with ground truth.")
 
@@ -71,28 +68,12 @@ def serve(
 
     Examples: `eagle3 standin serve` · `eagle3 standin serve --live` · `eagle3 standin serve --port 9000 --standin-profiles my.toml`
     """
-    from eagle3_assets.standin.service.process import Settings, run_server
     from eagle3_assets.store import data_root
 
-    folder = folder or data_root() / "standin_serve"
-    answers: Answers | None = None if live is None else "live" if live else "bank"
-    settings = Settings(folder.resolve(), standin_profiles, seed, port, idle_exit_s=0.0, answers=answers)
-    run_server(settings, ready=lambda origin, standin: _announce(origin, standin, settings.folder))
-    typer.echo("stopped; the ledger is kept")
+    with standin_errors():
+        from openrouter_standin import cli
 
-
-def _announce(origin: str, standin: Any, folder: Path) -> None:
-    model = standin.generator.profiles.model.slug
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200})
-    lines = (
-        f"base URL   {origin}/api/v1",
-        f"vLLM       {origin}/engine/v1",
-        f"SGLang     {origin}/sglang/v1, {origin}/sglang/generate",
-        f"key        {standin.api_key}   (of this stand-in only)",
-        f"folder     {folder}",
-        f"try        curl {origin}/api/v1/chat/completions -H 'Authorization: Bearer {standin.api_key}' -d '{body}'",
-    )
-    typer.echo("\n".join(lines))
+        cli.serve(folder or data_root() / "standin_serve", standin_profiles, seed, port, live)
 
 
 @app.command()
@@ -101,10 +82,10 @@ def schema(markdown: Annotated[bool, typer.Option("--markdown", help="Tables for
 
     Examples: `eagle3 standin schema > standin-profiles.schema.json` · `eagle3 standin schema --markdown`
     """
-    from eagle3_assets.standin.profiles import profiles_schema
-    from eagle3_assets.standin.service import reference
+    with standin_errors():
+        from openrouter_standin import cli
 
-    typer.echo(reference.markdown().rstrip() if markdown else json.dumps(profiles_schema(), indent=2))
+        cli.schema(markdown)
 
 
 @app.command()
@@ -126,49 +107,18 @@ def score(
     if not files:
         raise StoreError(f"{store.root}: no tokens files yet; materialize tokens/<dataset>, or run `eagle3 run`")
     result = compare(where, files)
-    if as_json:
-        typer.echo(json.dumps(result, indent=2))
-    else:
-        _print_table(result)
+    with standin_errors():
+        from openrouter_standin import cli
+
+        cli.print_score(result, as_json=as_json)
 
 
 def compare(folder: Path, files: list[Path]) -> dict[str, Any]:
-    """`standin.score.score`, with one line for a truth file that is not one. Raises StoreError."""
-    from eagle3_assets.standin.truth.score import score
+    """Rebuilt ids against the truth (`openrouter_standin.truth.score`). Raises WireError with one line."""
+    with standin_errors():
+        from openrouter_standin import cli
 
-    try:
-        return score(folder, files)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise StoreError(
-            f"{folder / 'truth.jsonl'}: is not the truth of a stand-in ({type(error).__name__}: {error}); restore it, or do without "
-            "the comparison"
-        ) from None
-
-
-def _print_table(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="rebuilt ids against the stand-in's truth")
-    for name in ("dataset", "group"):
-        table.add_column(name, no_wrap=True)
-    for name in ("rows", "no truth", "exact", "answer exact", "exact share"):
-        table.add_column(name, justify="right")
-
-    def line(dataset: str, group: str, counts: dict[str, Any]) -> None:
-        share = "-" if counts["exact_share"] is None else f"{100 * counts['exact_share']:.2f} %"
-        numbers = [str(counts[k]) for k in ("rows", "no_truth", "exact", "completion_exact")]
-        table.add_row(Text(dataset), Text(group), *numbers, share)
-
-    for name, entry in result["datasets"].items():
-        line(name, "all", entry)
-        for kind in ("grades", "providers"):
-            for group, counts in entry[kind].items():
-                line("", f"grade {group}" if kind == "grades" else group, counts)
-        table.add_section()
-    line("total", "", result["total"])
-    Console().print(table)
+        return cli.compare(folder, files)
 
 
 @app.command()
@@ -177,7 +127,8 @@ def stop(folder: Folder = None) -> None:
 
     Example: `eagle3 standin stop`
     """
-    from eagle3_assets.standin.service.launcher import stop as end
-
     where = folder or _campaign_folder()
-    typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")
+    with standin_errors():
+        from openrouter_standin.service.launcher import stop as end
+
+        typer.echo("stopped" if end(where) else f"no stand-in runs in {where}")

@@ -18,7 +18,7 @@ from eagle3_assets import stages
 from eagle3_assets.campaign import PLAY_SERVERS, SHARDS, Campaign, Dataset, load_campaign
 from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.corpus.parts import corpus_shards
-from eagle3_assets.errors import Eagle3Error, StoreError
+from eagle3_assets.errors import Eagle3Error, StoreError, WireError
 from eagle3_assets.estimate import plan as planning
 from eagle3_assets.estimate.plan import usd_text
 from eagle3_assets.grades import GRADES
@@ -226,7 +226,7 @@ def _score(campaign: Campaign, store: Store) -> dict[str, Any] | None:
     whole = [store.tokens(d.name, s) for d in campaign.dataset for s in SHARDS if _committed(store.tokens(d.name, s)) is not None]
     try:
         return compare(store.standin, whole) if whole else None
-    except StoreError as error:
+    except (StoreError, WireError) as error:
         print(f"eagle3: {error}", file=sys.stderr)  # the column is left out; everything else can be told
         return None
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import tiktoken
 
 from eagle3_assets.errors import ExactError
+from eagle3_assets.installed import installed_folder
 from eagle3_assets.store import data_root
 from eagle3_assets.targets.facts import OpenedBy, TargetFacts
 from eagle3_assets.targets.hub_encoder import Encoder, HubEncoder
@@ -42,7 +43,6 @@ __all__ = [
     "profile_names",
 ]
 
-PACKAGE_DIR = Path(__file__).parents[1]
 TEMPLATE_FILE = "chat_template.jinja"
 # tiktoken's regex engine stops with a panic on a run of a million blanks
 # (measured with 0.14: its bound on backtracking); no model writes one.
@@ -343,8 +343,8 @@ def _roots(facts: TargetFacts, tokenizer_dir: Path | None) -> list[Path]:
     if tokenizer_dir is not None:
         return [tokenizer_dir, *(tokenizer_dir / folder for folder in folders)]
     roots = [data_root() / "tokenizers" / folder for folder in folders]
-    package_folder = facts.tokenizer.package_folder
-    return [*roots, PACKAGE_DIR / package_folder] if package_folder else roots
+    shipped = facts.tokenizer.package_folder and installed_folder(facts.tokenizer.package_folder)
+    return [*roots, shipped] if shipped else roots
 
 
 def _find_ranks(name: str, facts: TargetFacts, tokenizer_dir: Path | None) -> Path:

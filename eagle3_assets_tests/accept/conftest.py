@@ -14,9 +14,9 @@ from eagle3_assets.accept.layer import Drafter
 from eagle3_assets.accept.stored_rows import StoredRow, final_norm, stored_rows
 from eagle3_assets.accept.training import Settings, fresh_drafter, train
 from eagle3_assets.corpus.vocab import read_vocab_map
-from eagle3_assets.kimi_mini.model import load_model
 from eagle3_assets.states.target.target_head import TargetHead, load_head
 from eagle3_assets_tests.handoff.answers import Place, mini_campaign, sampled_rows, with_states
+from kimi_mini.model import load_model
 
 SETTINGS = Settings(epochs=2, keep_every=5)
 

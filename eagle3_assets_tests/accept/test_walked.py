@@ -13,11 +13,11 @@ from eagle3_assets.accept.batch import Row, make_batch
 from eagle3_assets.accept.drafts import Tree, chain_hits, starts_of, target_of, tree_hits
 from eagle3_assets.accept.stored_rows import StoredRow
 from eagle3_assets.accept.walk import Verified, walk_drawn, walk_greedy, walk_text
-from eagle3_assets.kimi_mini.tokenizer import special_tokens
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.states.extractors.transformers import TransformersExtractor
 from eagle3_assets_tests.accept.conftest import Trained
 from eagle3_assets_tests.accept.decoding import CachedTarget, PlainDrafter, Walked, decode_chain, decode_tree
+from kimi_mini.tokenizer import special_tokens
+from kimi_mini_workshop.evaluate import questions
 
 # LIMIT: ids of an answer. Figures of whole answers (LIMIT 48, nine minutes): docs/acceptance.md.
 CHAIN, LIMIT, TOP_P, CONVERSATIONS = 3, 12, 0.95, 200

@@ -15,9 +15,9 @@ sys.path.append(str(ROOT))  # the benchmarks are beside the package, not in it
 from benchmarks.exactness import __main__ as benchmark  # noqa: E402
 from benchmarks.exactness import experiments, figures, judge, plain, purchase, rebuild, shows  # noqa: E402
 from benchmarks.exactness.questions import make_questions  # noqa: E402
-from eagle3_assets.standin.profiles import load_profiles  # noqa: E402
-from eagle3_assets.standin.vocabulary import Vocabulary  # noqa: E402
 from eagle3_assets.targets.tokenizer import Profile, load_profile  # noqa: E402
+from openrouter_standin.profiles import load_profiles  # noqa: E402
+from openrouter_standin.vocabulary import Vocabulary  # noqa: E402
 
 PROVIDERS = """
 [[provider]]

@@ -18,8 +18,6 @@ from eagle3_assets.collect.recount import recount
 from eagle3_assets.collect.run.collector import Servers
 from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.collect.servers.routing import resolve
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets.store import Store
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire import journal
@@ -31,6 +29,8 @@ from eagle3_assets_tests.standin.conftest import KEY, SLUG, MakeStandin, connect
 from eagle3_assets_tests.standin.conftest import answers as answers
 from eagle3_assets_tests.standin.conftest import make_standin as make_standin
 from eagle3_assets_tests.standin.conftest import vocabulary as vocabulary
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.vocabulary import Vocabulary
 
 
 @pytest.fixture

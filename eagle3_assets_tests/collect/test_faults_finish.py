@@ -17,17 +17,17 @@ from eagle3_assets.collect.run.outcomes import TABLE
 from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.collect.servers.routing import resolve
 from eagle3_assets.errors import BudgetStop, WireError
-from eagle3_assets.standin import chance
-from eagle3_assets.standin.openrouter import faults as catalogue
-from eagle3_assets.standin.request import read_request
-from eagle3_assets.standin.schema.faults import Faults, FaultScript
-from eagle3_assets.standin.service.server import Standin
 from eagle3_assets.wire import journal
 from eagle3_assets_tests.collect.samples import QUICK, a_campaign, a_prompt
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, MakeStandin, connected, settings
 from eagle3_assets_tests.standin.conftest import answers as answers
 from eagle3_assets_tests.standin.conftest import make_standin as make_standin
 from eagle3_assets_tests.standin.conftest import vocabulary as vocabulary
+from openrouter_standin import chance
+from openrouter_standin.openrouter import faults as catalogue
+from openrouter_standin.request import read_request
+from openrouter_standin.schema.faults import Faults, FaultScript
+from openrouter_standin.service.server import Standin
 
 COUNT, SHARE, LIMIT_USD = 40, 0.4, 5.0
 # One provider does not take this row, and says so: another is asked. (What all refuse is given up: test_providers_misbehave.py.)

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from eagle3_assets.campaign import CAMPAIGNS_DIR
-from eagle3_assets.standin.service.launcher import stop
 from eagle3_assets_tests.conftest import REPOSITORY
+from openrouter_standin.service.launcher import stop
 
 BIN = Path(sys.executable).parent
 KEYLESS = {"OPENROUTER_API_KEY", "OPENROUTER_BASE_URL", "EAGLE3_CAMPAIGN", "EAGLE3_DATA", "DAGSTER_HOME"}

@@ -70,7 +70,7 @@ def test_the_demos_answers_are_on_policy_for_its_states(demo: Place) -> None:
     """The weights that give the states are the weights that sampled the answers: what was sampled is probable under them."""
     import torch
 
-    from eagle3_assets.kimi_mini.model import load_model
+    from kimi_mini.model import load_model
 
     model, corpus = load_model(), corpora.open(demo.root("demo") / "corpus")
     chances = []
@@ -145,13 +145,13 @@ def test_hidden_states_equal_transformers_own(demo: Place) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
+    from eagle3_assets.installed import kimi_mini_weights
 
     campaign = load_campaign("demo")
     corpus = corpora.open(demo.root("demo") / "corpus")
     key = corpus.parts[0]
     stored = hidden.open(demo.root("demo") / "hidden_states" / key)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(kimi_mini_weights(), dtype=torch.float32)
     seen: list[torch.Tensor] = []
     model.model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     for pack in corpus.part(key)[:3]:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import eagle3_assets.standin as standin
+import openrouter_standin as standin
 from eagle3_assets.campaign import SHARDS
-from eagle3_assets.standin.service.launcher import stop
 from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import Place, kill_nine, last_line, small_campaign
+from openrouter_standin.service.launcher import stop
 
 pytestmark = pytest.mark.e2e
 CANARY = "sk-or-v1-canary-4f1d0c9be7"

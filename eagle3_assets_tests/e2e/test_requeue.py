@@ -10,17 +10,17 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-import eagle3_assets.standin as standin
+import openrouter_standin as standin
 from eagle3_assets import gate, stages
 from eagle3_assets.campaign import SHARDS, load_campaign
 from eagle3_assets.cli import requeue
 from eagle3_assets.cli.status import gather
 from eagle3_assets.definitions import build_definitions
 from eagle3_assets.errors import GateError
-from eagle3_assets.standin.service.launcher import stop
 from eagle3_assets.store import Store
 from eagle3_assets.wire import journal
 from eagle3_assets_tests.e2e.conftest import KEYLESS, small_campaign
+from openrouter_standin.service.launcher import stop
 
 pytestmark = pytest.mark.e2e
 REASON, DATASET = "completion_equals_bill", "b3_magicoder"

@@ -36,7 +36,7 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 def review_campaign(folder: Path) -> Path:
     """Shards of 25 rows, so that shares can be judged: an engine whose answers are cut too often (a warning), and a provider whose bills are
     off by a few tokens (rows in quarantine, more than is tolerated)."""
-    import eagle3_assets.standin as standin
+    import openrouter_standin as standin
 
     path = small_campaign(folder, "review", datasets=(FINE, WARNS, STOPS), rows=None)
     text = path.read_text()

@@ -13,13 +13,13 @@ from eagle3_assets.corpus.merge import build_corpus
 from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.corpus.vocab import build_vocab_map
 from eagle3_assets.exact.sample_row import SampleRow
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.partition import write_partition
 from eagle3_assets.store import Store
 from eagle3_assets_tests.review.made_rows import make_row, write_tokens
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini_workshop.evaluate import questions
 
 DATASET = "b1_glaive"
 

@@ -172,7 +172,7 @@ def test_layer_ids_are_told_in_each_trainers_numbering(small: Place) -> None:
 
 def test_exported_layers_are_those_that_transformers_calls_so(greedy: Place) -> None:
     """By the model itself: E_k is hidden_states[k]; SpecForge's id k is what layer k puts out; the last is before, or after, the norm."""
-    from eagle3_assets.kimi_mini.model import load_model
+    from kimi_mini.model import load_model
 
     model = load_model()
     outputs: dict[int, Any] = {}

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from eagle3_assets.errors import StateError
 from eagle3_assets.handoff.recipes import DEFAULT, cut_of, draft_layer, recipe_of
 from eagle3_assets.handoff.target_head import flat_config, read_config, target_folder, write_target_head
-from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
+from eagle3_assets.installed import kimi_mini_weights
 from eagle3_assets.store import Store, is_current, manifest_path
 from eagle3_assets_tests.handoff.answers import mini_campaign
 
@@ -30,7 +30,7 @@ K25 = {
 def checkpoint(folder: Path, prefix: str, *, tied: bool = False, nested: bool = False) -> Path:
     """kimi-mini's three tensors in a wrapper's names, and its configuration nested as a wrapper's is."""
     folder.mkdir(parents=True)
-    ours = load_file(EMBEDDED_FOLDER / "model.safetensors")
+    ours = load_file(kimi_mini_weights() / "model.safetensors")
     tensors = {
         f"{prefix}model.embed_tokens.weight": ours["model.embed_tokens.weight"],
         f"{prefix}model.norm.weight": ours["model.norm.weight"],
@@ -38,7 +38,7 @@ def checkpoint(folder: Path, prefix: str, *, tied: bool = False, nested: bool = 
     if not tied:
         tensors[f"{prefix}lm_head.weight"] = ours["lm_head.weight"]
     save_file({name: t.clone() for name, t in tensors.items()}, folder / "model.safetensors")
-    config = json.loads((EMBEDDED_FOLDER / "config.json").read_bytes()) | {"tie_word_embeddings": tied}
+    config = json.loads((kimi_mini_weights() / "config.json").read_bytes()) | {"tie_word_embeddings": tied}
     raw: dict[str, Any] = {"model_type": "kimi_k25", "text_config": config, "vision_config": {"x": 1}} if nested else config
     (folder / "config.json").write_text(json.dumps(raw))
     return folder
@@ -50,7 +50,7 @@ def test_the_folder_has_plain_names_and_a_flat_configuration(tmp_path: Path, pre
     campaign, store = mini_campaign(target={"weights": str(source)}), Store(tmp_path / "root")
     write_target_head(campaign, store)
     folder = store.handoff("target_head")
-    found, ours = load_file(folder / "model.safetensors"), load_file(EMBEDDED_FOLDER / "model.safetensors")
+    found, ours = load_file(folder / "model.safetensors"), load_file(kimi_mini_weights() / "model.safetensors")
     assert set(found) == {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"}
     assert all(torch.equal(found[name], ours[name]) for name in found)
     index = json.loads((folder / "model.safetensors.index.json").read_bytes())

@@ -10,7 +10,7 @@ def random_model(seed: int) -> Any:
     """float32, eval mode. Norm weights in 0.5 .. 1.5, router biases in ±0.05, matrices of unit gain."""
     import torch
 
-    from eagle3_assets.kimi_mini.model import fresh_model
+    from kimi_mini.model import fresh_model
 
     model, generator = fresh_model(seed), torch.Generator().manual_seed(seed)
     with torch.no_grad():

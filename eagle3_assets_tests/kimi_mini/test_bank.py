@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import bank, tokenizer
-from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini.workshop import demo_data, judge, make_bank, toolset, train_tokenizer
 from eagle3_assets_tests.kimi_mini.reading import CLOSE_THINK, END, read_completion, segments
+from kimi_mini import bank, tokenizer
+from kimi_mini import model as kimi_mini_model
+from kimi_mini.errors import KimiMiniError
+from kimi_mini_workshop import demo_data, judge, make_bank, toolset, train_tokenizer
 
 BANK = bank.load_bank()
 WHOLE = [answer for answer in BANK if answer.grammar]
@@ -133,6 +133,6 @@ def test_a_file_that_is_no_bank_is_refused_in_one_line(tmp_path: Path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
     pq.write_table(pa.table({"ids": [[1]]}), tmp_path / "other.parquet")
     for name in ("missing", "broken", "other"):
-        with pytest.raises(ExactError, match=f"{name}.parquet") as error:
+        with pytest.raises(KimiMiniError, match=f"{name}.parquet") as error:
             bank.load_bank(tmp_path / f"{name}.parquet")
         assert "\n" not in str(error.value)

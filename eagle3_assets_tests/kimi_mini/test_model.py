@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini import tokenizer
-from eagle3_assets.kimi_mini.workshop import world
+from kimi_mini import model as kimi_mini_model
+from kimi_mini import tokenizer
+from kimi_mini.errors import KimiMiniError
+from kimi_mini_workshop import world
 
 torch = pytest.importorskip("torch")
 
@@ -134,10 +134,10 @@ def test_a_broken_folder_is_one_readable_line(tmp_path: Path):
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((kimi_mini_model.MODEL_FOLDER / name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:100_000])
-    with pytest.raises(ExactError, match="cannot be loaded as Kimi-mini") as error:
+    with pytest.raises(KimiMiniError, match="cannot be loaded as Kimi-mini") as error:
         kimi_mini_model.load_model(tmp_path)
     assert "\n" not in str(error.value)
-    with pytest.raises(ExactError, match="cannot be loaded"):
+    with pytest.raises(KimiMiniError, match="cannot be loaded"):
         kimi_mini_model.load_model(tmp_path / "nowhere")
 
 
@@ -147,7 +147,7 @@ def test_weights_damaged_without_changing_their_size_are_refused(tmp_path: Path)
     data = bytearray((tmp_path / "model.safetensors").read_bytes())
     data[-500:-100] = b"\xff" * 400
     (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(ExactError, match=r"model\.safetensors: is not the file that training\.json names"):
+    with pytest.raises(KimiMiniError, match=r"model\.safetensors: is not the file that training\.json names"):
         kimi_mini_model.load_model(tmp_path)
 
 
@@ -171,15 +171,15 @@ def test_nothing_heavy_loads_with_the_room():
     rooms = "bank, chat, model, tokenizer"
     workshop = "demo_data, evaluate, judge, make_bank, spelling, train, train_tokenizer, world, __main__"
     heavy = "print({'torch', 'transformers', 'tokenizers', 'pyarrow'} & sys.modules.keys())"
-    code = f"import sys; from eagle3_assets.kimi_mini import {rooms}; from eagle3_assets.kimi_mini.workshop import {workshop}; {heavy}"
+    code = f"import sys; from kimi_mini import {rooms}; from kimi_mini_workshop import {workshop}; {heavy}"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert seen.stdout.strip() == "set()"
 
 
 def test_the_room_at_run_time_loads_nothing_of_the_workshop():
     code = (
-        "import sys; from eagle3_assets.standin.answers import load; from eagle3_assets.kimi_mini import bank, model, tokenizer; "
-        "print(sorted(name for name in sys.modules if name.startswith('eagle3_assets.kimi_mini.workshop')))"
+        "import sys; from openrouter_standin.answers import load; from kimi_mini import bank, model, tokenizer; "
+        "print(sorted(name for name in sys.modules if name.startswith('kimi_mini_workshop')))"
     )
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert seen.stdout.strip() == "[]"

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from eagle3_assets.errors import Eagle3Error
-from eagle3_assets.kimi_mini import sampler as sampling
-from eagle3_assets.kimi_mini.decoder import ATTENTION_STEP, MIN_ROWS, PREFILL_CHUNK, Decoder
-from eagle3_assets.kimi_mini.model import config
-from eagle3_assets.kimi_mini.sampler import Ask, Sample, Sampler, choose, sample_all, uniforms
-from eagle3_assets.kimi_mini.tokenizer import N_BASE, special_tokens
 from eagle3_assets_tests.kimi_mini.random_weights import random_model
+from kimi_mini import sampler as sampling
+from kimi_mini.decoder import ATTENTION_STEP, MIN_ROWS, PREFILL_CHUNK, Decoder
+from kimi_mini.errors import KimiMiniError
+from kimi_mini.model import config
+from kimi_mini.sampler import Ask, Sample, Sampler, choose, sample_all, uniforms
+from kimi_mini.tokenizer import N_BASE, special_tokens
 
 END = special_tokens()["<|im_end|>"]
 
@@ -109,8 +109,8 @@ def test_other_sizes_two_shared_experts_and_unnormalised_routing_are_taken_from_
 def test_a_config_that_the_forward_pass_does_not_cover_is_refused() -> None:
     odd = config()
     odd.n_group = 2
-    with pytest.raises(Eagle3Error, match=r"config\.n_group is 2, expected 1"):
-        from eagle3_assets.kimi_mini.decoder import shape_of
+    with pytest.raises(KimiMiniError, match=r"config\.n_group is 2, expected 1"):
+        from kimi_mini.decoder import shape_of
 
         shape_of(odd)
 
@@ -269,10 +269,10 @@ def test_the_ends_of_the_unit_interval_draw_an_id_that_can_be(uniform: float, to
 def test_an_ask_that_cannot_be_served_is_one_line_and_harms_no_other(ask: Ask, words: str, model: Any) -> None:
     with Sampler(model, slots=2, positions=64) as sampler:
         good, bad = sampler.submit(Ask([1, 2], max_tokens=3)), sampler.submit(ask)
-        with pytest.raises(Eagle3Error, match=words):
+        with pytest.raises(KimiMiniError, match=words):
             bad.result(timeout=60)
         assert len(good.result(timeout=60).ids) == 3
-    with pytest.raises(Eagle3Error, match=f"^ask 1: .*{words}"):
+    with pytest.raises(KimiMiniError, match=f"^ask 1: .*{words}"):
         sample_all(model, [Ask([1]), ask], positions=64)
 
 
@@ -350,7 +350,7 @@ def test_closing_ends_what_is_under_way_and_takes_no_more(model: Any, monkeypatc
     go_on.set()
     closer.join(60)
     for future in (running, waiting, sampler.submit(Ask([1]))):
-        with pytest.raises(Eagle3Error, match="closed before the answer was whole"):
+        with pytest.raises(KimiMiniError, match="closed before the answer was whole"):
             future.result(timeout=60)
     sampler.close()  # a second time is harmless
 

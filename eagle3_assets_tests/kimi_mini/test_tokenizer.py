@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import tokenizer
-from eagle3_assets.kimi_mini.workshop import train_tokenizer, world
 from eagle3_assets_tests.conftest import shared_data
+from kimi_mini import tokenizer
+from kimi_mini.errors import KimiMiniError
+from kimi_mini_workshop import train_tokenizer, world
 
 HF = train_tokenizer.hf_tokenizer(tokenizer.load_ranks())
 
@@ -136,6 +136,6 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes | 
     path = tmp_path / "tiktoken.model"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ExactError, match=says) as error:
+    with pytest.raises(KimiMiniError, match=says) as error:
         tokenizer.load_ranks(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -14,9 +14,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from eagle3_assets.kimi_mini.tokenizer import load_encoding
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.vocabulary import Vocabulary
+from kimi_mini.tokenizer import load_encoding
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.vocabulary import Vocabulary
 
 V = Vocabulary.of(load_encoding())
 MARKERS = (V.close_think, V.section_begin, V.section_end, V.call_begin, V.argument_begin, V.call_end)

@@ -16,14 +16,14 @@ import pytest
 import tiktoken
 from aiohttp import web
 
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import Profiles, load_profiles
-from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.generation import Generator
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.conftest import shared_data
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.profiles import Profiles, load_profiles
+from openrouter_standin.schema.faults import Faults
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.generation import Generator
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 KEY, TRUTH_TOKEN = "sk-standin-test", "truth-token-of-the-test"
 SLUG = "eagle3/kimi-mini"
@@ -55,7 +55,7 @@ class FakeAnswer:
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
-    from eagle3_assets.kimi_mini.tokenizer import load_encoding
+    from kimi_mini.tokenizer import load_encoding
 
     return Vocabulary.of(load_encoding())
 

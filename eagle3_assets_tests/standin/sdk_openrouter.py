@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.faults import Faults
 from eagle3_assets_tests.standin.conftest import KEY, settings
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.faults import Faults
 
 openrouter = pytest.importorskip("openrouter")
 import httpx  # noqa: E402

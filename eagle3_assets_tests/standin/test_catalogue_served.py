@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.answers.load import load_source
-from eagle3_assets.standin.profiles import Profiles, load_profiles
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.generation import Generator
-from eagle3_assets.standin.truth.ledger import Ledger
 from eagle3_assets_tests.standin.conftest import KEY, TOOL, TRUTH_TOKEN, connected
+from openrouter_standin.answers.load import load_source
+from openrouter_standin.profiles import Profiles, load_profiles
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.generation import Generator
+from openrouter_standin.truth.ledger import Ledger
 
 
 def quick(profiles: Profiles) -> Profiles:

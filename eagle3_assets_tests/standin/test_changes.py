@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.schema.provider import Provider
+from openrouter_standin.errors import StandinError
+from openrouter_standin.profiles import DEFAULT_PROFILES, load_profiles
+from openrouter_standin.schema.provider import Provider
 
 BASE = {"name": "P", "tag": "p/int4", "price_prompt": 0.5, "price_completion": 2.0, "quantization": "int4"}
 CHANGES = [
@@ -81,7 +81,7 @@ def test_a_mistake_in_the_tables_is_one_line(line: str, words: list[str], tmp_pa
     old = next((row for row in text[text.index("[[provider]]") :].splitlines() if row.startswith(f"{key} = ")), "text = {}")
     path = tmp_path / "my.toml"
     path.write_text(text.replace(old, line, 1))
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(StandinError) as caught:
         load_profiles(path)
     message = str(caught.value)
     assert "\n" not in message and all(word in message for word in ["provider[0] (Verbatim)", *words]), message
@@ -89,7 +89,7 @@ def test_a_mistake_in_the_tables_is_one_line(line: str, words: list[str], tmp_pa
 
 def test_every_setting_is_described() -> None:
     """The schema and the page are made from the descriptions."""
-    from eagle3_assets.standin.schema.bending import Billing, PromptBending, Text
+    from openrouter_standin.schema.bending import Billing, PromptBending, Text
 
     for table in (Text, PromptBending, Billing):
         assert not [key for key, field in table.model_fields.items() if not field.description], table

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import FakeAnswer, MakeStandin, spell
 from eagle3_assets_tests.standin.test_engines import GENERATE, ask, chunks_of, truth_of, with_logprobs
+from openrouter_standin.vocabulary import Vocabulary
 
 LONG = {"sampling_params": {"max_new_tokens": 4000}}
 

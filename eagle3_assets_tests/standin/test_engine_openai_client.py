@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.service.server import Standin
 from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, connected
 from eagle3_assets_tests.standin.test_engines import failing, truth_of, with_logprobs
+from openrouter_standin.service.server import Standin
 
 openai = pytest.importorskip("openai")
 V1 = pytest.mark.parametrize("v1", ["/engine/v1", "/sglang/v1"])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import FakeAnswer, MakeStandin, chat, spell
 from eagle3_assets_tests.standin.test_engines import IDS, SGLANG, TOOLS, VLLM, ask, chunks_of, more_of, truth_of
+from openrouter_standin.vocabulary import Vocabulary
 
 SGLEXT = {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
 SGLEXT_HEADERS = {"x-sglext-return-input-ids": "1", "x-sglext-return-output-ids": "1"}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import FakeAnswer, MakeStandin, chat, spell
 from eagle3_assets_tests.standin.test_engines import IDS, TOOLS, VLLM, ask, chunks_of, more_of, truth_of
+from openrouter_standin.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("with_ids", [True, False])

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.errors import Eagle3Error
-from eagle3_assets.standin.answers.sampled import Sampled
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import SLUG, TOOL, FakeAnswer, MakeStandin, chat, connected, settings, skeleton, spell
+from kimi_mini.errors import KimiMiniError
+from openrouter_standin.answers.sampled import Sampled
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.service.server import Standin
+from openrouter_standin.vocabulary import Vocabulary
 
 VLLM, SGLANG, GENERATE = "/engine/v1/chat/completions", "/sglang/v1/chat/completions", "/sglang/generate"
 TOOLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
@@ -63,7 +63,7 @@ class Failing(Bank):
 
     def answer(self, *_: Any, **__: Any) -> asyncio.Future[Sampled]:
         future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
-        future.set_exception(Eagle3Error("the model is gone"))
+        future.set_exception(KimiMiniError("the model is gone"))
         return future
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import (
     KEY,
     TOOL,
@@ -25,6 +24,7 @@ from eagle3_assets_tests.standin.conftest import (
     settings,
     spell,
 )
+from openrouter_standin.vocabulary import Vocabulary
 
 HALF_PAIR = "\ud800"
 HISTORY: list[dict[str, Any]] = [
@@ -171,7 +171,7 @@ def test_a_request_that_a_template_cannot_write_is_refused_by_the_provider_and_l
     def fails(*_: Any, **__: Any) -> None:
         raise ValueError("no form for this")
 
-    monkeypatch.setattr(f"eagle3_assets.standin.{step}", fails)
+    monkeypatch.setattr(f"openrouter_standin.{step}", fails)
     standin = make_standin(bank=[FakeAnswer(spell(vocabulary, "r", "c"), prompt="of another prompt")])
     first = standin.generator.profiles.provider[0]
 

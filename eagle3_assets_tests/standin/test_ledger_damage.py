@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.schema.server import ForeignSpend, Money
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth import ledger as ledger_module
-from eagle3_assets.standin.truth.ledger import Ledger, write_secret
 from eagle3_assets_tests.standin.conftest import Client, MakeStandin, chat, connected, only, settings
+from openrouter_standin.errors import StandinError
+from openrouter_standin.schema.faults import Faults
+from openrouter_standin.schema.server import ForeignSpend, Money
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth import ledger as ledger_module
+from openrouter_standin.truth.ledger import Ledger, write_secret
 
 
 class Disk:
@@ -101,7 +101,7 @@ def test_what_others_spend_while_the_disk_is_full_is_written_down_later(disk: Di
 
 
 def test_a_refund_waits_for_room_on_the_disk(disk: Disk, make_standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eagle3_assets.standin.openrouter.delivery._AGAIN_S", 0.01)
+    monkeypatch.setattr("openrouter_standin.openrouter.delivery._AGAIN_S", 0.01)
     standin = make_standin(settings(faults=Faults(rates={"finish_error": 1.0}), money=Money(refund_delay_s=0.0)))
     refund, tries = standin.ledger.refund, 0
 
@@ -142,7 +142,7 @@ def test_a_damaged_line_is_named(file: str, line: bytes, make_standin: MakeStand
     path = standin.ledger.folder / file
     first, second = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([first, line, second, b""]))
-    with pytest.raises(WireError, match=rf"{file}: line 2 is damaged") as error:
+    with pytest.raises(StandinError, match=rf"{file}: line 2 is damaged") as error:
         Ledger(standin.ledger.folder)
     assert "\n" not in str(error.value)
 

@@ -11,14 +11,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from eagle3_assets.kimi_mini.bank import load_bank
-from eagle3_assets.standin.openrouter import faults as catalogue
-from eagle3_assets.standin.profiles import load_profiles
-from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.schema.server import Money
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import TOOL, Client, MakeStandin, chat, connected, settings
+from kimi_mini.bank import load_bank
+from openrouter_standin.openrouter import faults as catalogue
+from openrouter_standin.profiles import load_profiles
+from openrouter_standin.schema.faults import Faults
+from openrouter_standin.schema.server import Money
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 REQUESTS, AT_ONCE, BAD = 10_000, 200, 0.2
 NEVER_ENDING = {"hang", "silence"}  # have a test of their own

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.openrouter import response_cache
-from eagle3_assets.standin.profiles import PICO
 from eagle3_assets_tests.standin.conftest import SLUG, TRUTH_TOKEN, MakeStandin, served, settings
 from eagle3_assets_tests.standin.sdk_openrouter import HI, client, overheard, with_faults
+from openrouter_standin.openrouter import response_cache
+from openrouter_standin.profiles import PICO
 
 pytest.importorskip("openrouter")
 import httpx

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.schema.faults import Faults, drawn
+from openrouter_standin.errors import StandinError
+from openrouter_standin.profiles import DEFAULT_PROFILES, load_profiles
+from openrouter_standin.schema.faults import Faults, drawn
 
 
 def test_the_built_in_file_has_three_habits_and_one_endpoint_to_refuse() -> None:
@@ -50,7 +50,7 @@ def test_a_mistake_is_one_line_that_names_file_key_and_value(old: str, new: str,
     assert old in text
     path = tmp_path / "my.toml"
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(StandinError) as caught:
         load_profiles(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ") and "\n" not in message
@@ -58,7 +58,7 @@ def test_a_mistake_is_one_line_that_names_file_key_and_value(old: str, new: str,
 
 
 def test_an_absent_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(WireError, match=r"absent\.toml: cannot be read"):
+    with pytest.raises(StandinError, match=r"absent\.toml: cannot be read"):
         load_profiles(tmp_path / "absent.toml")
 
 

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.kimi_mini.bank import load_bank
-from eagle3_assets.standin.bending.bend import Bent, bend_answer
-from eagle3_assets.standin.bending.bill import make_bill
-from eagle3_assets.standin.bending.render_prompt import render_prompt
-from eagle3_assets.standin.openrouter.wire_stream import stream_chunks
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
 from eagle3_assets_tests.standin.bending_oracle import V, completions, counts, decode, expected, ordinary, read
+from kimi_mini.bank import load_bank
+from openrouter_standin.bending.bend import Bent, bend_answer
+from openrouter_standin.bending.bill import make_bill
+from openrouter_standin.bending.render_prompt import render_prompt
+from openrouter_standin.openrouter.wire_stream import stream_chunks
+from openrouter_standin.profiles import DEFAULT_PROFILES, load_profiles
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.vocabulary import Vocabulary, take_apart
 
 CATALOGUE = DEFAULT_PROFILES.with_name("catalogue.toml")
 Sample = tuple[tuple[int, ...], bool]
@@ -262,7 +262,7 @@ def test_the_catalogue_has_the_rows_of_the_contract_and_more() -> None:
 def test_every_choice_of_a_setting_is_some_profiles_habit() -> None:
     from typing import get_args
 
-    from eagle3_assets.standin.schema.bending import Billing, PromptBending, TextRules
+    from openrouter_standin.schema.bending import Billing, PromptBending, TextRules
 
     for table, of in (
         (TextRules, lambda p: (p.text, p.text.stream)),

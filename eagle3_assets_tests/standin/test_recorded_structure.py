@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.bending import Billing, PromptBending
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.generation import Generator
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, TRUTH_TOKEN, FakeAnswer, connected, settings, spell
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.bending import Billing, PromptBending
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.generation import Generator
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 ROWS = ("simple#0", "tool#0", "tool#1", "tool_streaming#0", "tool_streaming#1")
 PREFIX = re.compile(rb"(?:\n {9}\n)*")

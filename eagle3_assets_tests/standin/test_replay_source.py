@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.answers.load import load_source
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
-from eagle3_assets.standin.request import ChatRequest, read_request
-from eagle3_assets.standin.schema.source import Replay, Source
-from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
+from openrouter_standin.answers.load import load_source
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.errors import StandinError
+from openrouter_standin.profiles import DEFAULT_PROFILES, load_profiles
+from openrouter_standin.request import ChatRequest, read_request
+from openrouter_standin.schema.source import Replay, Source
+from openrouter_standin.vocabulary import Vocabulary, take_apart
 
 OWN_TOOLS = ("deploy-service", "ns.lookup", "get_time")
 
@@ -144,14 +144,14 @@ def test_a_profiles_file_with_a_text_beside_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_setting_is_one_line(tmp_path: Path, replay: str, told: str) -> None:
-    with pytest.raises(WireError) as error:
+    with pytest.raises(StandinError) as error:
         load_profiles(_profiles(tmp_path, replay))
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_bank_whose_files_are_missing_is_one_line(tmp_path: Path) -> None:
     for replay in (Replay(text=("none.txt",)), Replay(tokenizer="none")):
-        with pytest.raises(WireError) as error:
+        with pytest.raises(StandinError) as error:
             load_source(Source(kind="replay", replay=replay), tmp_path)
         assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 

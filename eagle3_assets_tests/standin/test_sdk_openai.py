@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
-from eagle3_assets.standin.schema.faults import Faults, FaultScript
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, TOOL, FakeAnswer, MakeStandin, served, settings
+from openrouter_standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
+from openrouter_standin.schema.faults import Faults, FaultScript
 
 openai = pytest.importorskip("openai")
 from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: E402

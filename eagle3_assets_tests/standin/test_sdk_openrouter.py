@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
-from eagle3_assets.standin.schema.server import Money
 from eagle3_assets_tests.standin.conftest import KEY, SLUG, TOOL, FakeAnswer, MakeStandin, served, settings
 from eagle3_assets_tests.standin.sdk_openrouter import HI, client, overheard
+from openrouter_standin.profiles import DEFAULT_PROFILES, PICO, load_profiles
+from openrouter_standin.schema.server import Money
 
 pytest.importorskip("openrouter")
 from openrouter import components, errors

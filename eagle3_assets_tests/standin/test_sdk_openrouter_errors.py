@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from eagle3_assets.standin.schema.faults import Faults, FaultScript
-from eagle3_assets.standin.schema.server import Money
 from eagle3_assets_tests.standin.conftest import SLUG, MakeStandin, served, settings
 from eagle3_assets_tests.standin.sdk_openrouter import HI, client, with_faults
+from openrouter_standin.schema.faults import Faults, FaultScript
+from openrouter_standin.schema.server import Money
 
 pytest.importorskip("openrouter")
 from openrouter import errors

@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
-from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
+from eagle3_assets.installed import kimi_mini_weights
 from eagle3_assets_tests.handoff.answers import Place
 from eagle3_assets_tests.handoff.conftest import greedy  # noqa: F401  # a fixture
 
@@ -36,7 +36,7 @@ def verifier(greedy: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:  
 
     folder = Path(tmp_path_factory.mktemp("verifier"))
     for name in ("config.json", "generation_config.json", "model.safetensors"):
-        shutil.copy(EMBEDDED_FOLDER / name, folder / name)
+        shutil.copy(kimi_mini_weights() / name, folder / name)
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(greedy.campaign.target.vocab_size)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0", eos_token="t1", pad_token="t2").save_pretrained(folder)

@@ -20,7 +20,7 @@ from eagle3_assets.corpus.vocab import count_supervised
 from eagle3_assets.handoff.mapped_rows import MappedRows
 from eagle3_assets.handoff.state_files import files_folder, write_state_files
 from eagle3_assets.handoff.tokens import export_tokens
-from eagle3_assets.states.target.weights import EMBEDDED_FOLDER
+from eagle3_assets.installed import kimi_mini_weights
 from eagle3_assets_tests.handoff.answers import Place
 
 pytestmark = pytest.mark.trainers
@@ -178,6 +178,6 @@ def test_its_target_head_is_read_from_our_folder_under_the_names_that_we_write(g
         str(folder / config.model.target_model_path), embed_key=config.model.embedding_key, lm_head_key=config.model.lm_head_key,
         device="cpu", dtype=torch.float32,
     )  # fmt: skip
-    ours = load_file(EMBEDDED_FOLDER / "model.safetensors")
+    ours = load_file(kimi_mini_weights() / "model.safetensors")
     assert torch.equal(head.lm_head.weight.detach(), ours["lm_head.weight"].float())
     assert torch.equal(head.embed_tokens.weight.detach(), ours["model.embed_tokens.weight"].float())

@@ -14,9 +14,9 @@ import xxhash
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import StateError
+from eagle3_assets.installed import kimi_mini_weights
 
 EMBEDDED = "embedded"
-EMBEDDED_FOLDER = Path(__file__).parents[2] / "kimi_mini" / "data" / "model"
 WEIGHT_SUFFIXES = (".safetensors",)
 SAMPLE_BLOCKS, BLOCK_BYTES, HEAD_BYTES = 64, 4096, 1 << 16
 _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?$")
@@ -24,13 +24,13 @@ _HUB_ID = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?$")
 
 def weights_folder(campaign: Campaign) -> Path:
     """The local folder with the target's config.json and safetensors files; a hub id is taken from the local cache, or fetched.
-    'embedded' is Kimi-mini in this package.
+    'embedded' is Kimi-mini, of the package beside this one.
 
     A relative path starts at the campaign file. A hub id may be pinned as `org/name@revision`. Raises StateError.
     """
     weights = campaign.target.weights
     if weights == EMBEDDED:
-        return EMBEDDED_FOLDER
+        return kimi_mini_weights()
     folder = campaign.path.parent / Path(weights).expanduser()
     where = f"{campaign.path}: target.weights = {weights!r}"
     if folder.is_dir():

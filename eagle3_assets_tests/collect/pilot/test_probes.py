@@ -20,10 +20,6 @@ from eagle3_assets.collect.servers.endpoint import Endpoint, read_endpoint
 from eagle3_assets.collect.servers.openrouter import ApiKey
 from eagle3_assets.collect.servers.routing import resolve, routing_table
 from eagle3_assets.exact.providers.wire_profiles import learn
-from eagle3_assets.kimi_mini.bank import prompt_key
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.request import read_request
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets.targets.tokenizer import load_profile
 from eagle3_assets.wire import journal
 from eagle3_assets.wire.parse import parse_fields
@@ -33,6 +29,10 @@ from eagle3_assets_tests.standin.conftest import KEY, SLUG, FakeAnswer, MakeStan
 from eagle3_assets_tests.standin.conftest import answers as answers
 from eagle3_assets_tests.standin.conftest import make_standin as make_standin
 from eagle3_assets_tests.standin.conftest import vocabulary as vocabulary
+from kimi_mini.bank import prompt_key
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.request import read_request
+from openrouter_standin.vocabulary import Vocabulary
 
 CAMPAIGN = a_campaign(
     a_dataset(),

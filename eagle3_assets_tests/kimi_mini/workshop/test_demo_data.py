@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.kimi_mini import bank, tokenizer
-from eagle3_assets.kimi_mini.workshop import demo_data, spelling, world
 from eagle3_assets_tests.kimi_mini.reading import read_completion
+from kimi_mini import bank, tokenizer
+from kimi_mini_workshop import demo_data, spelling, world
 
 ENCODING = tokenizer.load_encoding()
 
@@ -36,7 +36,7 @@ def test_the_trajectories_answers_are_the_models_own():
     """On-policy: under the committed weights their tokens are as probable as sampled ones are, and far from any other text's."""
     import torch
 
-    from eagle3_assets.kimi_mini.model import load_model
+    from kimi_mini.model import load_model
 
     model, means = load_model(), []
     for index, row in enumerate(rows("a1_deepswekimi")):

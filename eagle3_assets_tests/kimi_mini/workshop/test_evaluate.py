@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini import tokenizer
-from eagle3_assets.kimi_mini.workshop import card, evaluate, spelling
-from eagle3_assets.kimi_mini.workshop.__main__ import main
-from eagle3_assets.kimi_mini.workshop.families import FAMILIES
+from kimi_mini import model as kimi_mini_model
+from kimi_mini import tokenizer
+from kimi_mini.errors import KimiMiniError
+from kimi_mini_workshop import card, evaluate, spelling
+from kimi_mini_workshop.__main__ import main
+from kimi_mini_workshop.families import FAMILIES
 
 CARD = json.loads((kimi_mini_model.MODEL_FOLDER / "evaluation.json").read_text())
 SUBSET = 120
@@ -43,7 +43,7 @@ def test_figures_of_other_weights_are_refused(tmp_path: Path):
         (tmp_path / name).write_bytes((kimi_mini_model.MODEL_FOLDER / name).read_bytes())
     assert card.read_figures(tmp_path)[0] == CARD
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    with pytest.raises(ExactError, match="belongs to other weights"):
+    with pytest.raises(KimiMiniError, match="belongs to other weights"):
         card.read_figures(tmp_path)
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.kimi_mini import tokenizer
-from eagle3_assets.kimi_mini.workshop import judge, spelling
-from eagle3_assets.kimi_mini.workshop.episode import Call, Step, Turn
 from eagle3_assets_tests.kimi_mini.reading import read_completion
+from kimi_mini import tokenizer
+from kimi_mini_workshop import judge, spelling
+from kimi_mini_workshop.episode import Call, Step, Turn
 
 ENCODING = tokenizer.load_encoding()
 MARK = spelling.markers()

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eagle3_assets.errors import ExactError
-from eagle3_assets.kimi_mini import model as kimi_mini_model
-from eagle3_assets.kimi_mini.workshop import train, world
+from kimi_mini import model as kimi_mini_model
+from kimi_mini.errors import KimiMiniError
+from kimi_mini_workshop import train, world
 
 torch = pytest.importorskip("torch")
 
@@ -37,7 +37,7 @@ def test_batches_depend_on_seed_and_step_alone_and_are_about_as_large_as_asked()
 
 
 def test_packed_attention_gives_each_conversation_the_states_it_has_alone():
-    from eagle3_assets.kimi_mini.workshop.packed import NAME
+    from kimi_mini_workshop.packed import NAME
 
     rows = [world.make_row(world.training_episode(2, k)) for k in range(4)]
     batch = train.make_batch(rows)
@@ -75,7 +75,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path):
 @pytest.mark.slow
 def test_another_recipe_does_not_go_on_from_a_foreign_checkpoint(tmp_path: Path):
     train.train(tmp_path, replace(TINY, steps=2), checkpoint_every=2, held_out_conversations=4)
-    with pytest.raises(ExactError, match="belongs to the recipe"):
+    with pytest.raises(KimiMiniError, match="belongs to the recipe"):
         train.train(tmp_path, TINY)
 
 
@@ -92,14 +92,14 @@ def test_the_loss_falls_and_the_router_is_balanced_by_hand(tmp_path: Path):
 
 
 def _packed(model):
-    from eagle3_assets.kimi_mini.workshop.packed import NAME
+    from kimi_mini_workshop.packed import NAME
 
     model.set_attn_implementation(NAME)
     return model
 
 
 def test_muon_steps_are_nearly_orthogonal():
-    from eagle3_assets.kimi_mini.workshop.muon import orthogonalised
+    from kimi_mini_workshop.muon import orthogonalised
 
     made = orthogonalised(torch.randn(3, 24, 60, generator=torch.Generator().manual_seed(0)))
     values = torch.linalg.svdvals(made)

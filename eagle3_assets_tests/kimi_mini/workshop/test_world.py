@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from eagle3_assets.kimi_mini import chat, tokenizer
-from eagle3_assets.kimi_mini.workshop import judge, spelling, toolset, words, world
-from eagle3_assets.kimi_mini.workshop.episode import Episode, count_calls, declarations, prompt_messages
-from eagle3_assets.kimi_mini.workshop.families import FAMILIES
+from kimi_mini import chat, tokenizer
+from kimi_mini_workshop import judge, spelling, toolset, words, world
+from kimi_mini_workshop.episode import Episode, count_calls, declarations, prompt_messages
+from kimi_mini_workshop.families import FAMILIES
 
 ENCODING = tokenizer.load_encoding()
 SOME = [world.training_episode(3, k) for k in range(600)]

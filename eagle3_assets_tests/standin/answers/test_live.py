@@ -17,16 +17,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.answers.live import Live
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Profiles, load_profiles
-from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.service.launcher import Address, ensure_running, stop
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.generation import Generator
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, TOOL, TRUTH_TOKEN, Client, chat, connected, only, settings
+from openrouter_standin.answers.live import Live
+from openrouter_standin.errors import StandinError
+from openrouter_standin.profiles import DEFAULT_PROFILES, Profiles, load_profiles
+from openrouter_standin.schema.faults import Faults
+from openrouter_standin.service.launcher import Address, ensure_running, stop
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.generation import Generator
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 CHAT, ENGINE = "/api/v1/chat/completions", "/engine/v1/chat/completions"
 POSITIONS, SLOTS = 400, 8
@@ -37,8 +37,8 @@ def model() -> Any:
     """Random weights whose answers end now and then: what it says is noise, which no part of the server may stumble over."""
     import torch
 
-    from eagle3_assets.kimi_mini.tokenizer import special_tokens
     from eagle3_assets_tests.kimi_mini.random_weights import random_model
+    from kimi_mini.tokenizer import special_tokens
 
     torch.set_num_threads(1)
     model = random_model(1)
@@ -54,7 +54,7 @@ MakeLive = Callable[..., Standin]
 
 @pytest.fixture
 def make_live(model: Any, vocabulary: Vocabulary, tmp_path: Path) -> Iterator[MakeLive]:
-    from eagle3_assets.kimi_mini.sampler import Sampler
+    from kimi_mini.sampler import Sampler
 
     made: list[Standin] = []
 
@@ -73,7 +73,7 @@ class Hold:
     """A decoder that stands still until it is told to go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from eagle3_assets.kimi_mini.decoder import Decoder
+        from kimi_mini.decoder import Decoder
 
         self.at_work, self.go_on = threading.Event(), threading.Event()
         decode = Decoder.decode
@@ -108,8 +108,8 @@ def truths(standin: Standin) -> list[dict[str, Any]]:
 def test_chat_stream_and_engine_answer_with_what_the_model_sampled_and_bill_just_that(
     make_live: MakeLive, model: Any, vocabulary: Vocabulary
 ) -> None:
-    from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-    from eagle3_assets.standin import chance
+    from kimi_mini.sampler import Ask, sample_all
+    from openrouter_standin import chance
 
     standin = make_live(seed="7")
 
@@ -364,7 +364,7 @@ def test_stopped_while_it_samples_it_ends_and_the_next_one_gives_the_answer_that
         assert len(ids(lost)) == len(settled) + 1
     finally:
         for folder in (lost, kept):
-            with contextlib.suppress(WireError):
+            with contextlib.suppress(StandinError):
                 stop(folder)
 
 
@@ -376,8 +376,8 @@ def drop(address: Address, body: Any) -> None:
 @pytest.mark.slow
 def test_only_a_live_source_loads_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from eagle3_assets.standin.service.process import build; "
-        "from eagle3_assets.standin.profiles import load_profiles; "
+        "import sys; from pathlib import Path; from openrouter_standin.service.process import build; "
+        "from openrouter_standin.profiles import load_profiles; "
         "build(Path(sys.argv[1]), load_profiles()); print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, check=True)

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.provider import LogprobEntries
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import (
     KEY,
     SLUG,
@@ -26,6 +23,9 @@ from eagle3_assets_tests.standin.conftest import (
     settings,
     spell,
 )
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.provider import LogprobEntries
+from openrouter_standin.vocabulary import Vocabulary
 
 TAGS = ("verbatim", "injector", "stripper")
 ASKED = {"logprobs": True, "top_logprobs": 3}
@@ -213,13 +213,13 @@ def test_a_number_of_alternatives_that_cannot_be_is_a_400(value: Any, make_stand
 def test_the_live_model_tells_its_own_numbers_and_its_own_alternatives(vocabulary: Vocabulary, tmp_path: Path) -> None:
     import torch
 
-    from eagle3_assets.kimi_mini.sampler import Ask, Sampler, sample_all
-    from eagle3_assets.standin import chance
-    from eagle3_assets.standin.answers.live import Live
-    from eagle3_assets.standin.service.server import Standin
-    from eagle3_assets.standin.truth.generation import Generator
-    from eagle3_assets.standin.truth.ledger import Ledger
     from eagle3_assets_tests.kimi_mini.random_weights import random_model
+    from kimi_mini.sampler import Ask, Sampler, sample_all
+    from openrouter_standin import chance
+    from openrouter_standin.answers.live import Live
+    from openrouter_standin.service.server import Standin
+    from openrouter_standin.truth.generation import Generator
+    from openrouter_standin.truth.ledger import Ledger
 
     torch.set_num_threads(1)
     model = random_model(1)

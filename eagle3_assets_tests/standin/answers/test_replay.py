@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from eagle3_assets.standin.answers.replay import ReplayAnswer, length_law, load_replay, make_bank
-from eagle3_assets.standin.answers.replay_habits import NO_CONTENT, Respeller
-from eagle3_assets.standin.answers.replay_passages import MARKER_NAMES, Speller, read_texts
-from eagle3_assets.standin.schema.source import Cut, Habits, Replay
-from eagle3_assets.standin.vocabulary import Ids, Vocabulary
+from openrouter_standin.answers.replay import ReplayAnswer, length_law, load_replay, make_bank
+from openrouter_standin.answers.replay_habits import NO_CONTENT, Respeller
+from openrouter_standin.answers.replay_passages import MARKER_NAMES, Speller, read_texts
+from openrouter_standin.schema.source import Cut, Habits, Replay
+from openrouter_standin.vocabulary import Ids, Vocabulary
 
 EDGES = ("reasoning_leading", "reasoning_trailing", "content_leading", "content_trailing")
 NONE: dict[str, Any] = {
@@ -200,7 +200,7 @@ def test_several_places_of_an_answer_can_be_respelled(vocabulary: Vocabulary) ->
 @examples(max_examples=100, deadline=None)
 @given(st.text(min_size=1, max_size=60), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_respelling_keeps_the_bytes_and_never_gives_the_encoders_ids(text: str, regions: int, rng: Any) -> None:
-    from eagle3_assets.kimi_mini.tokenizer import load_encoding
+    from kimi_mini.tokenizer import load_encoding
 
     v = Vocabulary.of(load_encoding())
     ids = v.encode_text(text)
@@ -372,8 +372,8 @@ def test_calls_have_arguments_of_every_kind_and_the_native_header(
 _SCRIPT = """
 import hashlib, sys
 from pathlib import Path
-from eagle3_assets.standin.answers.replay import load_replay
-from eagle3_assets.standin.schema.source import Replay
+from openrouter_standin.answers.replay import load_replay
+from openrouter_standin.schema.source import Replay
 bank, _ = load_replay(Replay(answers=120, mean_tokens=400, seed=int(sys.argv[1])), Path())
 print(hashlib.sha256(repr([(a.ids, a.thinking, a.tool_names, a.traits) for a in bank]).encode()).hexdigest())
 """

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.answers.replay_passages import GAP, MARKER_NAMES, Speller, cut_passages, encode_passages, read_texts
-from eagle3_assets.standin.vocabulary import Vocabulary
+from openrouter_standin.answers.replay_passages import GAP, MARKER_NAMES, Speller, cut_passages, encode_passages, read_texts
+from openrouter_standin.errors import StandinError
+from openrouter_standin.vocabulary import Vocabulary
 
 ALPHABET = st.sampled_from(
     [*"aZ7 .'\"/)(\n\t-_=漢字かな한ไ\u0301🙂", "\U0001f468‍\U0001f469", "'s", "  ", "```", "\r\n", "\u00a0", "</"]
@@ -22,7 +22,7 @@ ALPHABET = st.sampled_from(
 
 @cache
 def mini() -> Speller:
-    from eagle3_assets.kimi_mini.tokenizer import load_encoding
+    from kimi_mini.tokenizer import load_encoding
 
     return Speller(Vocabulary.of(load_encoding()))
 
@@ -110,6 +110,6 @@ def test_files_globs_and_order_decide_the_digest_and_marker_text_is_left_out(tmp
 )
 def test_a_text_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes, pattern: str, told: str) -> None:
     (tmp_path / "own.txt").write_bytes(content)
-    with pytest.raises(WireError) as error:
+    with pytest.raises(StandinError) as error:
         read_texts((pattern,), tmp_path)
     assert told in str(error.value) and str(error.value).startswith("source.replay.text: ") and "\n" not in str(error.value)

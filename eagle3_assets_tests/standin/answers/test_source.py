@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.kimi_mini import bank
-from eagle3_assets.kimi_mini.workshop import demo_data
-from eagle3_assets.standin.answers.load import load_source
-from eagle3_assets.standin.answers.source import Bank
-from eagle3_assets.standin.profiles import answering, load_profiles
-from eagle3_assets.standin.request import ChatRequest, read_request
-from eagle3_assets.standin.schema.source import Source
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import TOOL, FakeAnswer, spell
+from kimi_mini import bank
+from kimi_mini_workshop import demo_data
+from openrouter_standin.answers.load import load_source
+from openrouter_standin.answers.source import Bank
+from openrouter_standin.profiles import answering, load_profiles
+from openrouter_standin.request import ChatRequest, read_request
+from openrouter_standin.schema.source import Source
+from openrouter_standin.vocabulary import Vocabulary
 
 MESSAGES = [{"role": "user", "content": "What is the weather in Oslo?"}]
 OWN = bank.prompt_key(MESSAGES, [TOOL], thinking=True)

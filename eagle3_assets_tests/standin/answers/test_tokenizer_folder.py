@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.answers import tokenizer_folder
-from eagle3_assets.standin.answers.replay import make_bank
-from eagle3_assets.standin.answers.replay_passages import read_texts
-from eagle3_assets.standin.answers.tokenizer_folder import load_tokenizer
-from eagle3_assets.standin.schema.source import Replay
-from eagle3_assets.standin.vocabulary import Vocabulary, take_apart
 from eagle3_assets_tests.conftest import shared_data
+from openrouter_standin.answers import tokenizer_folder
+from openrouter_standin.answers.replay import make_bank
+from openrouter_standin.answers.replay_passages import read_texts
+from openrouter_standin.answers.tokenizer_folder import load_tokenizer
+from openrouter_standin.errors import StandinError
+from openrouter_standin.schema.source import Replay
+from openrouter_standin.vocabulary import Vocabulary, take_apart
 
 PROBE = "The user's  code:\n\n\tx = 1234; // </think> 漢字かな 👩🏽‍🚀\r\n e\u0301 <|im_end|>"
 
@@ -103,14 +103,14 @@ def test_a_bank_of_another_models_ids_is_canonical(name: str) -> None:
 def test_what_a_folder_lacks_is_one_line(tmp_path: Path, files: dict[str, str] | None, told: str) -> None:
     for name, content in (files or {}).items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(WireError) as error:
+    with pytest.raises(StandinError) as error:
         load_tokenizer("none" if files is None else str(tmp_path), tmp_path)
     assert told in str(error.value) and "\n" not in str(error.value)
     assert str(error.value).startswith("source.replay.tokenizer = ")
 
 
 def _mini_ranks() -> bytes:
-    from eagle3_assets.kimi_mini.tokenizer import MODEL_FILE
+    from kimi_mini.tokenizer import MODEL_FILE
 
     return MODEL_FILE.read_bytes()
 
@@ -128,7 +128,7 @@ def test_ranks_without_their_markers_are_one_line(tmp_path: Path, name: str | No
     (tmp_path / "tiktoken.model").write_bytes(_mini_ranks())
     if name:
         (tmp_path / name).write_text(json.dumps(facts))
-    with pytest.raises(WireError) as error:
+    with pytest.raises(StandinError) as error:
         load_tokenizer(str(tmp_path), tmp_path)
     assert told in str(error.value) and "\n" not in str(error.value)
 
@@ -138,5 +138,5 @@ def test_a_tokenizer_that_is_no_byte_level_bpe_is_refused(tmp_path: Path) -> Non
     from tokenizers import models
 
     tokenizers.Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(WireError, match="byte-level BPE only"):
+    with pytest.raises(StandinError, match="byte-level BPE only"):
         load_tokenizer(str(tmp_path), tmp_path)

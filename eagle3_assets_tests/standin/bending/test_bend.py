@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.standin.bending.bend import Bent, bend_answer
-from eagle3_assets.standin.bending.bend_calls import rewrite
-from eagle3_assets.standin.bending.bend_deltas import Deltas
-from eagle3_assets.standin.bending.bend_pieces import add_space, strip
-from eagle3_assets.standin.profiles import load_profiles
-from eagle3_assets.standin.schema.bending import Text, TextRules
-from eagle3_assets.standin.vocabulary import Parts, take_apart
 from eagle3_assets_tests.standin.bending_oracle import V, completions
 from eagle3_assets_tests.standin.bending_oracle import decode as whole
+from openrouter_standin.bending.bend import Bent, bend_answer
+from openrouter_standin.bending.bend_calls import rewrite
+from openrouter_standin.bending.bend_deltas import Deltas
+from openrouter_standin.bending.bend_pieces import add_space, strip
+from openrouter_standin.profiles import load_profiles
+from openrouter_standin.schema.bending import Text, TextRules
+from openrouter_standin.vocabulary import Parts, take_apart
 
 PROVIDERS = {p.name: p for p in load_profiles().provider}
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3_assets.kimi_mini.tool_declaration import compact_json, typescript
-from eagle3_assets.standin.bending.render_prompt import render_prompt, render_text
-from eagle3_assets.standin.schema.provider import PromptBending
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.conftest import shared_data
+from kimi_mini.tool_declaration import compact_json, typescript
+from openrouter_standin.bending.render_prompt import render_prompt, render_text
+from openrouter_standin.schema.provider import PromptBending
+from openrouter_standin.vocabulary import Vocabulary
 
 GOLDEN = shared_data() / "tokenizers" / "kimi-k2.5" / "golden.json"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.answers.sampled import Sampled
-from eagle3_assets.standin.engines.engine_logprobs import sglang_entries, text_behind, vllm_entries
-from eagle3_assets.standin.request import ChatRequest, read_request
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import FakeAnswer, MakeStandin, chat
 from eagle3_assets_tests.standin.test_engines import SGLANG, TOOLS, VLLM, ask, chunks_of, more_of, truth_of, with_logprobs
+from openrouter_standin.answers.sampled import Sampled
+from openrouter_standin.engines.engine_logprobs import sglang_entries, text_behind, vllm_entries
+from openrouter_standin.request import ChatRequest, read_request
+from openrouter_standin.vocabulary import Vocabulary
 
 LOGPROBS = {"logprobs": True, "top_logprobs": 1}
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagle3_assets.standin.clock import Clock
-from eagle3_assets.standin.profiles import PICO, Profiles
-from eagle3_assets.standin.schema.server import ForeignSpend, Money
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import FakeAnswer, MakeStandin, chat, connected, only, settings, spell
+from openrouter_standin.clock import Clock
+from openrouter_standin.profiles import PICO, Profiles
+from openrouter_standin.schema.server import ForeignSpend, Money
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 ENOUGH = {"provider": {"only": ["verbatim"], "allow_fallbacks": False}}
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import KEY, FakeAnswer, MakeStandin, chat, connected, only, settings, spell
+from openrouter_standin.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("cancels", [True, False])

@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from eagle3_assets.standin.openrouter import faults as catalogue
-from eagle3_assets.standin.openrouter.refusals import ABSURD_RETRY_AFTER_S
-from eagle3_assets.standin.schema.faults import Faults, FaultScript, FaultWindow
-from eagle3_assets.standin.service.server import Standin
 from eagle3_assets_tests.standin.conftest import KEY, Client, MakeStandin, chat, connected, only, settings
+from openrouter_standin.openrouter import faults as catalogue
+from openrouter_standin.openrouter.refusals import ABSURD_RETRY_AFTER_S
+from openrouter_standin.schema.faults import Faults, FaultScript, FaultWindow
+from openrouter_standin.service.server import Standin
 
 DROPPED = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 # fault -> what the client meets: an HTTP status, a lost connection, or a 200
@@ -163,7 +163,7 @@ def test_an_error_finish_shows_half_an_answer_and_is_given_back(make_standin: Ma
 
 
 def test_a_refund_that_a_kill_prevented_comes_at_the_next_start(make_standin: MakeStandin) -> None:
-    from eagle3_assets.standin.truth.ledger import Ledger
+    from openrouter_standin.truth.ledger import Ledger
 
     money = settings().server.money.model_copy(update={"refund_delay_s": 1e6})
     standin = make_standin(always("finish_error", time_scale=1e-4, money=money))
@@ -354,11 +354,11 @@ def test_a_fault_that_falls_through_is_seen_by_no_client_as_long_as_another_endp
     ],
 )
 def test_a_mistake_in_the_faults_is_one_line(text: str, words: list[str], tmp_path: Path) -> None:
-    from eagle3_assets.errors import WireError
-    from eagle3_assets.standin.profiles import DEFAULT_PROFILES, load_profiles
+    from openrouter_standin.errors import StandinError
+    from openrouter_standin.profiles import DEFAULT_PROFILES, load_profiles
 
     path = tmp_path / "my.toml"
     path.write_text(DEFAULT_PROFILES.read_text().replace("rates = { 429 = 0.02, 502 = 0.01 }", text))
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(StandinError) as caught:
         load_profiles(path)
     assert "\n" not in str(caught.value) and all(word in str(caught.value) for word in words), caught.value

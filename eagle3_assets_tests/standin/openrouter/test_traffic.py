@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-from eagle3_assets.standin.clock import Clock
-from eagle3_assets.standin.openrouter.traffic import Bucket, Slots, Traffic
-from eagle3_assets.standin.profiles import Profiles
-from eagle3_assets.standin.schema.provider import Provider
-from eagle3_assets.standin.schema.server import Limits, Money
-from eagle3_assets.standin.service.server import Standin
 from eagle3_assets_tests.standin.conftest import TOOL, MakeStandin, chat, connected, only, settings
+from openrouter_standin.clock import Clock
+from openrouter_standin.openrouter.traffic import Bucket, Slots, Traffic
+from openrouter_standin.profiles import Profiles
+from openrouter_standin.schema.provider import Provider
+from openrouter_standin.schema.server import Limits, Money
+from openrouter_standin.service.server import Standin
 
 
 def with_first(changes: dict[str, Any], **server: Any) -> Profiles:

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from eagle3_assets.cli.main import run
-from eagle3_assets.errors import WireError
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES
-from eagle3_assets.standin.service.launcher import Address, ensure_running, running, stop
 from eagle3_assets_tests.standin.conftest import chat
+from openrouter_standin.errors import StandinError
+from openrouter_standin.profiles import DEFAULT_PROFILES
+from openrouter_standin.service.launcher import Address, ensure_running, running, stop
 
 ASK = (
-    "import sys; from pathlib import Path; from eagle3_assets.standin.service.launcher import ensure_running; "
+    "import sys; from pathlib import Path; from openrouter_standin.service.launcher import ensure_running; "
     "print(ensure_running(Path(sys.argv[1])).pid)"
 )
 
@@ -33,7 +33,7 @@ ASK = (
 def folder(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "standin"
     yield path
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(StandinError):
         stop(path)
 
 
@@ -131,13 +131,13 @@ def test_ctrl_c_in_the_callers_terminal_does_not_reach_the_server(folder: Path) 
 @pytest.mark.slow
 def test_another_seed_or_other_profiles_are_refused_while_it_runs(folder: Path, tmp_path: Path) -> None:
     ensure_running(folder, seed=1)
-    with pytest.raises(WireError, match=r"runs with other seed .*eagle3 standin stop"):
+    with pytest.raises(StandinError, match=r"runs with other seed .*eagle3 standin stop"):
         ensure_running(folder, seed=2)
-    with pytest.raises(WireError, match=r"runs with other answers \(expected live, found bank\)"):
+    with pytest.raises(StandinError, match=r"runs with other answers \(expected live, found bank\)"):
         ensure_running(folder, seed=1, answers="live")
     mine = tmp_path / "mine.toml"
     mine.write_text(DEFAULT_PROFILES.read_text() + "\n# mine\n")
-    with pytest.raises(WireError, match="runs with other profiles"):
+    with pytest.raises(StandinError, match="runs with other profiles"):
         ensure_running(folder, profiles=mine, seed=1)
 
 
@@ -155,7 +155,7 @@ def test_an_idle_server_ends_by_itself_and_the_next_caller_starts_one(folder: Pa
 def test_a_start_that_fails_is_one_line_with_the_end_of_the_log(folder: Path) -> None:
     folder.mkdir()
     (folder / "ledger.jsonl").write_text('{"no": "account"}\n')
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(StandinError) as caught:
         ensure_running(folder)
     message = str(caught.value)
     assert "\n" not in message and "server.log" in message and "line 1 is damaged" in message

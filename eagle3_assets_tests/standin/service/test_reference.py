@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from eagle3_assets.cli.main import run
-from eagle3_assets.standin.openrouter import faults as catalogue
-from eagle3_assets.standin.profiles import DEFAULT_PROFILES, Profiles, profiles_schema
-from eagle3_assets.standin.service import reference
+from openrouter_standin.openrouter import faults as catalogue
+from openrouter_standin.profiles import DEFAULT_PROFILES, Profiles, profiles_schema
+from openrouter_standin.service import reference
 
 DOCS = Path(__file__).parents[3] / "docs"
 

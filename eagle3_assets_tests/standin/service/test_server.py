@@ -12,11 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from eagle3_assets.standin.profiles import load_profiles
-from eagle3_assets.standin.schema.faults import Faults
-from eagle3_assets.standin.service.server import Standin
-from eagle3_assets.standin.truth.ledger import Ledger
-from eagle3_assets.standin.vocabulary import Vocabulary
 from eagle3_assets_tests.standin.conftest import (
     SLUG,
     TOOL,
@@ -29,6 +24,11 @@ from eagle3_assets_tests.standin.conftest import (
     settings,
     spell,
 )
+from openrouter_standin.profiles import load_profiles
+from openrouter_standin.schema.faults import Faults
+from openrouter_standin.service.server import Standin
+from openrouter_standin.truth.ledger import Ledger
+from openrouter_standin.vocabulary import Vocabulary
 
 PREFIX = re.compile(rb"(?:\n {9}\n)+")
 TOOLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}

@@ -10,8 +10,8 @@ import pytest
 
 from eagle3_assets.cli.main import run
 from eagle3_assets.exact.sample_row import SampleRow, write_rows
-from eagle3_assets.standin.truth.score import score
 from eagle3_assets.store import Store
+from openrouter_standin.truth.score import score
 
 BLANK: dict[str, Any] = {
     "sample_id": "s", "turn": 0, "attempt": 0, "shard": "00", "model": None, "loss_spans": (), "survivors": (), "p_exact": 1.0,

@@ -12,10 +12,6 @@ import pytest
 import torch
 
 from eagle3_assets.campaign import load_campaign
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
-from eagle3_assets.kimi_mini.workshop.evaluate import Question, questions
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.target import token_figures
 from eagle3_assets.states.target.target_head import load_head
@@ -27,6 +23,10 @@ from eagle3_assets.states.target.token_figures import (
     temperature_of,
     token_scores,
 )
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini.tokenizer import load_encoding, special_tokens
+from kimi_mini_workshop.evaluate import Question, questions
 
 TOP_P = 0.95
 Row = tuple[Question, tuple[int, ...]]

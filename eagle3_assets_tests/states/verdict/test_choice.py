@@ -9,14 +9,14 @@ import torch
 
 from eagle3_assets.campaign import load_campaign
 from eagle3_assets.corpus.pack import Pack
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.states.extractors import open_extractor
 from eagle3_assets.states.target.target_head import load_head
 from eagle3_assets.states.target.token_figures import RowStatistics
 from eagle3_assets.states.verdict.choice import REASONS, Choice, candidates, choose, final_grade
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini.tokenizer import load_encoding, special_tokens
+from kimi_mini_workshop.evaluate import questions
 
 
 def pack(ids: tuple[int, ...], prompt_len: int, grade: str = "C1") -> Pack:

@@ -17,10 +17,6 @@ from eagle3_assets import gate
 from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.corpus.pack import Pack
 from eagle3_assets.errors import StateError
-from eagle3_assets.kimi_mini.model import load_model
-from eagle3_assets.kimi_mini.sampler import Ask, sample_all
-from eagle3_assets.kimi_mini.tokenizer import load_encoding, special_tokens
-from eagle3_assets.kimi_mini.workshop.evaluate import questions
 from eagle3_assets.stage import Artifact
 from eagle3_assets.stages import hidden_states
 from eagle3_assets.states.care.verify_states import verify_partition
@@ -39,6 +35,10 @@ from eagle3_assets.states.verdict.on_policy_table import (
 )
 from eagle3_assets.states.verdict.verdict_pass import VerdictPass
 from eagle3_assets.store import Store, manifest_path, read_manifest
+from kimi_mini.model import load_model
+from kimi_mini.sampler import Ask, sample_all
+from kimi_mini.tokenizer import load_encoding, special_tokens
+from kimi_mini_workshop.evaluate import questions
 
 pytestmark = pytest.mark.slow  # its worlds take seconds
 
