@@ -61,7 +61,11 @@ def observe_prompts(
         month = datetime.fromtimestamp(int(seconds[1]), UTC).strftime("%Y-%m") if seconds else "?"
         provider = fields.provider or row.get("provider") or row.get("url") or "?"
         seen = SimpleNamespace(
-            billed_prompt=fields.billed_prompt, forms=forms, form_ids={}, tools=bool(request.get("tools")), facts=facts_of(request, fields)
+            billed_prompt=fields.billed_prompt,
+            forms=forms,
+            form_ids={},
+            tools=bool(request.get("tools")),
+            facts=facts_of(request, fields),
         )
         found[provider, month].append(seen)
     return found, passed_over
