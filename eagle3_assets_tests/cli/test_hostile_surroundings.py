@@ -18,7 +18,7 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.cli import main, run
 from eagle3_assets.cli import plan as plan_command
 from eagle3_assets.cli.standin import compare
-from eagle3_assets.errors import StoreError
+from eagle3_assets.errors import StoreError, WireError
 from eagle3_assets.estimate.plan import make_plan
 from eagle3_assets.exact.sample_row import write_rows
 from eagle3_assets.store import Store
@@ -187,7 +187,7 @@ def test_a_truth_file_that_is_not_one_is_one_line_and_status_goes_on(
     (store.standin / "truth.jsonl").write_text(text)
     try:
         compare(store.standin, [path])
-    except StoreError as error:
+    except WireError as error:
         assert "truth.jsonl: is not the truth of a stand-in" in str(error) and "\n" not in str(error)
         assert main.run(["standin", "score"]) == 1
         one_line(capsys)
