@@ -7,12 +7,12 @@ TORCH := torch==2.13.0
 
 TEST_WORKERS ?= 2
 # A mark of the command line replaces the one of pyproject.toml, so the tests that need an environment of their own are named again.
-FAST := not e2e and not slow and not browser and not trainers and not vllm and not ray and not s3
+FAST := not e2e and not slow and not browser and not trainers and not vllm and not ray and not s3 and not cluster
 
 export OMP_NUM_THREADS ?= 2
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo check test test-browser test-trainers trainers test-vllm test-ray test-s3 lint types ui clean-demo viewer
+.PHONY: setup demo check test test-browser test-trainers trainers test-vllm test-ray test-s3 test-cluster lint types ui clean-demo viewer
 
 setup: $(VENV)/.installed
 
@@ -86,6 +86,20 @@ $(S3)/.installed: $(VENV)/.installed
 
 test-s3: $(S3)/.installed ## the remote tier against an S3 server, over a wire that cuts
 	$(S3)/bin/python -m pytest -m s3 eagle3_assets_tests/tier
+
+# Several hosts as network namespaces over a real PostgreSQL (Debian's postgresql; root), and what deploy/ says of Kubernetes read by dagster-k8s.
+# --no-deps: the newest of Dagster's companions may be a patch behind Dagster, which their own pin would then pull back.
+CLUSTER ?= .venv-cluster
+
+$(CLUSTER)/.installed: $(VENV)/.installed
+	test -x $(CLUSTER)/bin/python || $(PYTHON) -m venv $(CLUSTER)
+	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(SITE)')" > "$$($(CLUSTER)/bin/python -c '$(SITE)')/platform.pth"
+	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check --no-deps 'dagster-postgres>=0.29.27,<0.30' 'dagster-k8s>=0.29.27,<0.30'
+	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg2-binary>=2.9' 'kubernetes>=31,<37'
+	touch $@
+
+test-cluster: $(CLUSTER)/.installed ## two hosts, one PostgreSQL, one approval; one host dies (two minutes)
+	$(CLUSTER)/bin/python -m pytest -m "cluster or not cluster" eagle3_assets_tests/cluster eagle3_assets_tests/deploy
 
 viewer: viewer/node_modules/.installed ## the pages of `eagle3 view`, built into the package (needs Node >= 20)
 	cd viewer && npm run build

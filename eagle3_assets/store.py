@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -64,13 +65,19 @@ def full_disk(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot be written ({error.strerror}); check permissions and run again")
 
 
+def unfinished(path: Path) -> Path:
+    """Where `path` is written before it is renamed: beside it, a name that no other process has. A pid alone does not do: two hosts
+    (or two pods, where it is always the same small number) share the file system and not the numbers."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; on success fsync and rename it to `path`, on any error remove it.
 
     Raises StoreError (full disk, no permission).
     """
-    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    tmp = unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(tmp, "wb") as handle:

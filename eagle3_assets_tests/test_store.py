@@ -186,3 +186,13 @@ def test_a_data_root_that_no_file_system_takes_is_one_short_line(value: str, mon
     with pytest.raises(StoreError, match=r"^EAGLE3_DATA = .*: cannot be used \(.*\); set it to a folder") as caught:
         st.data_root()
     assert len(str(caught.value)) < 300
+
+
+def test_two_writers_of_one_file_never_share_a_name_for_what_is_unfinished(tmp_path: Path) -> None:
+    """Pods and hosts share the data root and not their process numbers: a pid alone would let one rename what the other half wrote."""
+    assert len({st.unfinished(tmp_path / "manifest.json") for _ in range(100)}) == 100
+    with st.atomic_file(tmp_path / "a.json") as first:
+        first.write(b"first")
+        with st.atomic_file(tmp_path / "a.json") as second:
+            second.write(b"second")
+    assert (tmp_path / "a.json").read_bytes() == b"first"

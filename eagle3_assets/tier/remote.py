@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import xxhash
 
 from eagle3_assets.errors import StoreError
+from eagle3_assets.store import unfinished
 
 PART_BYTES = 64 << 20  # of a multipart upload: S3 takes at most 10,000 parts, so files up to 640 GB
 READ_BYTES = 16 << 20
@@ -110,7 +111,7 @@ class Remote:
 
     def get(self, name: str, path: Path, size: int, xxh3: str) -> None:
         """Copy the object to the file `path` (beside it first, then renamed). Raises RemoteError where it is not what it should be."""
-        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        part = unfinished(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(part, "wb") as handle:

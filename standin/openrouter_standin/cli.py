@@ -166,3 +166,7 @@ def main() -> None:
     except USER_ERRORS as error:
         print(f"openrouter-standin: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
