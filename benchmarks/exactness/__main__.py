@@ -136,6 +136,7 @@ def measure(
     console.print(f"learned in {learning_s:.1f} s ({1000 * learning_s / max(1, len(everything)):.2f} ms an answer)")
     tables.providers(console, rows, clocks)
     tables.grades(console, everything)
+    tables.causes(console, [row for row in everything if row.grade == "C1"])
     tables.calibration(console, "reliability of p_exact, C1", [row for row in everything if row.grade == "C1"])
     tables.calibration(console, "reliability of p_exact, all but Q and D", [r for r in everything if r.grade not in ("Q", "D")])
     tables.risk(console, everything)

@@ -42,6 +42,7 @@ class Judged:
     habits: tuple[str, ...]
     version: int
     reasons: tuple[str, ...]
+    cause: str
     distinct: int
     detail: str
 
@@ -78,9 +79,36 @@ def _judged(provider: str, row: SampleRow, truth: Truth, v: Vocabulary) -> Judge
         habits=truth.habits,
         version=truth.version,
         reasons=row.reasons,
+        cause=_cause(row, thinking, v) if row.grade == "C1" else "",
         distinct=int((json.loads(row.evidence).get("hypotheses") or {}).get("distinct", 0)),
         detail="" if right else _difference(completion, truth.completion_ids, v),
     )
+
+
+# What a reason of a C1 row begins with or says -> what is in doubt there
+CAUSES = (
+    ("not decided", "open provider"),
+    ("below", "not canonical, or changed"),
+    ("changed as well", "not canonical, or changed"),
+    ("cut by length", "cut by length"),
+    ("hardly ever writes", "unheard-of whitespace"),
+    ("wire profile does not fit", "profile does not fit"),
+    ("prompt", "prompt"),
+)
+
+
+def _cause(row: SampleRow, thinking: bool, v: Vocabulary) -> str:
+    """Why a row is C1: where its first rival differs (edge, arguments, ...), else what its reason says; a reason that CAUSES
+    does not know stands for itself."""
+    said = "; ".join(row.reasons)
+    if "id sequences meet the bill" not in said:
+        return next((cause for word, cause in CAUSES if word in said), said[:40])
+    completion = row.input_ids[row.prompt_len :]
+    for rival in row.survivors:
+        if rival[: row.prompt_len] != row.input_ids[: row.prompt_len]:
+            return "several: prompt"
+        return f"several: {name_error(completion, rival[row.prompt_len :], thinking, v)}"
+    return "several: more than are kept"
 
 
 def _difference(ours: Ids, truth: Ids, v: Vocabulary) -> str:

@@ -97,6 +97,23 @@ def grades(console: Console, rows: Sequence[Judged]) -> None:
     console.print(made)
 
 
+def causes(console: Console, rows: Sequence[Judged]) -> None:
+    """C1 by what is in doubt: mean p beside the exact share, and the providers that give most of the difference."""
+    columns = ("cause", "rows", "exact, 95 % interval", "mean p", "p - exact", "most of it at (rows, p - exact)")
+    made = table("C1 by cause: is its p_exact right for each", *columns)
+    for cause, n in Counter(row.cause for row in rows).most_common():
+        of = [row for row in rows if row.cause == cause]
+        gap = sum(row.p_exact - row.exact for row in of)
+        by: dict[str, list[float]] = {}
+        for row in of:
+            by.setdefault(row.provider, []).append(row.p_exact - row.exact)
+        worst = sorted(by.items(), key=lambda item: -abs(sum(item[1])))[:4]
+        told = ", ".join(f"{name} ({len(gaps)}, {sum(gaps) / len(gaps):+.2f})" for name, gaps in worst)
+        right = sum(row.exact for row in of)
+        made.add_row(cause, str(n), bounded(right, n), f"{sum(r.p_exact for r in of) / n:.4f}", f"{gap / n:+.4f}", told)
+    console.print(made)
+
+
 def calibration(console: Console, title: str, rows: Sequence[Judged]) -> None:
     made = table(title, "p_exact", "rows", "mean p", "exact, 95 % interval")
     for bin in figures.reliability([row.p_exact for row in rows], [row.exact for row in rows]):

@@ -91,6 +91,7 @@ class Space:
     thinking: bool
     asked: Mapping[str, float]
     _turns: dict[tuple[Any, ...], Segment] = field(default_factory=dict)
+    _alike: dict[str, str] = field(default_factory=dict)  # a style that changes nothing in this request -> the one it equals
 
     @cached_property
     def messages(self) -> Messages:
@@ -186,9 +187,14 @@ class Space:
             found["history_reasoning"] = [value for value in values if value != self.own.history_reasoning]
         arguments = [_arguments(call) for m in history for call in m.get("tool_calls") or ()]
         if arguments:
-            rewritten = [s for s in get_args(ArgumentStyle) if any(history_arguments(a, s) != _as_sent(a) for a in arguments)]
-            found["arguments"] = rewritten
-            found["tool_ids"] = [style for style in ("renumbered", "local") if self._numbered(style) != self.messages]
+            # Where one style differs all are listed: a word that is left out because it changes nothing here would leave "as sent" to stand for
+            # it, and be ruled out with it at a provider that writes arguments anew.
+            styles = [style for style in get_args(ArgumentStyle) if style != "as_sent"]
+            self._alike |= {s: "as_sent" for s in styles if all(history_arguments(a, s) == _as_sent(a) for a in arguments)}
+            found["arguments"] = styles if any(style not in self._alike for style in styles) else []
+            numbered = ["renumbered", "local"]
+            self._alike |= {style: "as_sent" for style in numbered if self._numbered(style) == self.messages}
+            found["tool_ids"] = numbered if any(style not in self._alike for style in numbered) else []
         if any(m.get("name") for m in self.messages):
             found["names"] = ["dropped", "prefixed"]
         if any(m.get("role") == "developer" for m in self.messages):
@@ -221,6 +227,9 @@ class Space:
 
     def turns(self, form: PromptForm) -> tuple[Segment, ...]:
         """The segments of everything behind the tools."""
+        form = form.changed(
+            arguments=self._alike.get(form.arguments, form.arguments), tool_ids=self._alike.get(form.tool_ids, form.tool_ids)
+        )
         messages = self._numbered(form.tool_ids)
         bent = [bend_message(message, form) for message in messages]
         keeps = kept_reasoning(bent, self.thinking, form)
