@@ -24,10 +24,10 @@ __all__ = [
     "PromptTable",
     "enumerate_prompts",
     "is_open",
+    "is_rendering",
     "likely_prompts",
     "prompt_counts",
     "prompt_table",
-    "rendered_prompts",
 ]
 
 
@@ -48,18 +48,19 @@ def prompt_counts(profile: Profile, request: Mapping[str, Any], thinking: bool) 
     return prompt_table(profile, request, thinking=thinking).without_ids()
 
 
-def rendered_prompts(
-    profile: Profile, request: Mapping[str, Any], *, thinking: bool, forms: Sequence[str] | None = None
-) -> set[tuple[int, ...]]:
-    """The ids of `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
-    None asks for every form. Raises ExactError as `enumerate_prompts` does."""
-    if forms is None:
-        return {candidate.ids for candidate in enumerate_prompts(profile, request, thinking=thinking)}
+def is_rendering(
+    profile: Profile, request: Mapping[str, Any], ids: tuple[int, ...], *, thinking: bool, forms: Sequence[str] | None = None
+) -> bool:
+    """Whether `ids` are `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
+    None asks for any form. Raises ExactError as `enumerate_prompts` does."""
+    if forms is None:  # of a trajectory's 200 prompts those of another length are never put together
+        candidates = prompt_table(profile, request, thinking=thinking).counted(len(ids))
+        return any(candidate.ids == ids for candidate in candidates)
     form = next((form for name in forms if (form := form_of(_tools_named(name, profile))) is not None), None)
     if form is None:
-        return set()
+        return False
     messages, tools = request.get("messages") or [], declared_tools(request)
-    return {_join(profile, messages, tools, thinking, form)}
+    return _join(profile, messages, tools, thinking, form) == ids
 
 
 def likely_prompts(
