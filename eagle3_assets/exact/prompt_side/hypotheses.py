@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eagle3_assets.exact.prompt_side.prompt_forms import PromptForm, form_of
@@ -53,13 +54,17 @@ def is_rendering(
 ) -> bool:
     """Whether `ids` are `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
     None asks for any form. Raises ExactError as `enumerate_prompts` does."""
-    if forms is None:  # of a trajectory's 200 prompts those of another length are never put together
+    messages, tools = request.get("messages") or [], declared_tools(request)
+    if forms is None:  # the model's own form first; of a trajectory's 200 prompts those of another length are never put together
+        with suppress(AttributeError, LookupError, TypeError, ValueError):  # no chat: the table says so
+            own = Space(profile, request, thinking, {}).own
+            if profile.renders and _join(profile, messages, tools, thinking, own) == ids:
+                return True
         candidates = prompt_table(profile, request, thinking=thinking).counted(len(ids))
         return any(candidate.ids == ids for candidate in candidates)
     form = next((form for name in forms if (form := form_of(_tools_named(name, profile))) is not None), None)
     if form is None:
         return False
-    messages, tools = request.get("messages") or [], declared_tools(request)
     return _join(profile, messages, tools, thinking, form) == ids
 
 

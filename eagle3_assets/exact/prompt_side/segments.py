@@ -23,6 +23,7 @@ Piece = tuple[str, bool]  # a text, and whether the template wrote it (only then
 Turn = tuple[Piece, ...]
 CACHED_CHARS = 24_000_000  # of text in the cache, with about a quarter as many ids of four bytes
 LONG_TEXT = 3000
+MANY_PIECES = 160  # characters from which on a turn's pieces are worth finding again: its reasoning, its text, its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ _CACHE = _Cache()
 def encode_turn(profile: Profile, turn: Turn, *, control_text: bool = False, lines: bool = False) -> Segment:
     """One turn as ids. `control_text`: the names of control tokens in what users and the model wrote stay text. `lines`: a text whose
     lines stand in other turns too (tool declarations differ in little)."""
-    text = "".join(piece for piece, _ in turn)
+    text = "".join([piece for piece, _ in turn])
     key = (profile.tokenizer_sha256, text, "turn")
     if control_text:
         key = (profile.tokenizer_sha256, "\0".join(piece for piece, _ in turn), "text")
@@ -90,6 +91,8 @@ def encode_turn(profile: Profile, turn: Turn, *, control_text: bool = False, lin
         ids = _with_control_text(profile, turn, text)
     elif lines and len(text) > LONG_TEXT:
         ids = _by_lines(profile, text)
+    elif len(text) > MANY_PIECES and profile.cuts_at_controls:
+        ids = _by_pieces(profile, turn)
     else:
         ids = array("I", profile.encode_prompt(text))
     return _CACHE.put(key, _segment(profile, text, ids))
@@ -130,6 +133,25 @@ def _with_control_text(profile: Profile, turn: Turn, text: str) -> array[int]:
         ids.extend(profile.encoding.encode(piece, allowed_special="all"))
         ordinary = ""
     ids.extend(profile.encoding.encode_ordinary(ordinary))
+    return ids
+
+
+def _by_pieces(profile: Profile, turn: Turn) -> array[int]:
+    """The same ids from what stands between the template's markers, each text encoded once: the forms of a turn share most of theirs."""
+    ids: array[int] = array("I")
+    text = ""
+    for piece, marker in (*turn, ("", True)):
+        token = profile.control_ids.get(piece) if marker else None
+        if token is None and piece:
+            text += piece
+            continue
+        if text:
+            key = (profile.tokenizer_sha256, text, "piece")
+            found = _CACHE.get(key) or _CACHE.put(key, _line(array("I", profile.encode_prompt(text))))
+            ids.extend(found.ids)
+            text = ""
+        if token is not None:
+            ids.append(token)
     return ids
 
 
