@@ -233,10 +233,10 @@ class Space:
         )
         messages, renamed = self._numbered(form.tool_ids), self._renamed(form.tool_ids)
         keeps = kept_reasoning(messages, self.thinking, form)
-        out = [self._encode(system_turn(self.profile, messages, form), form)]
+        varies, out = self._varies, [self._encode(system_turn(self.profile, messages, form), form)]
         for k, message in enumerate(messages):
             # what changes nothing in a message gives it no second key: most turns of a long history are the same in all its forms
-            calls, reasons, speaks = self._varies[k]
+            calls, reasons, speaks = varies[k]
             key = (
                 k,
                 keeps[k] and reasons,

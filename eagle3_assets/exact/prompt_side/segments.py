@@ -29,7 +29,7 @@ MANY_PIECES = 160  # characters from which on a turn's pieces are worth finding 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The ids of one turn. `digest` tells ids apart; `controls`: how many are control tokens; `chars`, and the runs of characters that
-    are no whitespace at its front, at its back and anywhere (the whole text: `solid`)."""
+    are no whitespace at its front, at its back and anywhere (0 where the text is shorter than the chunk rule's; the whole text: `solid`)."""
 
     ids: array[int]
     digest: int
@@ -105,8 +105,14 @@ def encode_whole(profile: Profile, text: str) -> Segment:
 
 
 def _segment(profile: Profile, text: str, ids: array[int]) -> Segment:
-    words = text.split() or [""]
-    blanks = len(text) - sum(map(len, words))  # all whitespace together: no run of it is longer
+    run = profile.facts.tokenizer.chunk_run
+    if run is not None and len(text) > run:
+        words = text.split() or [""]
+        blanks = len(text) - sum(map(len, words))  # all whitespace together: no run of it is longer
+        longest = max(blanks, *map(len, words))
+    else:  # no run of it can be too long
+        words = [*(text.split(None, 1)[:1] or [""]), *text.rsplit(None, 1)[-1:]]
+        longest = 0
     return Segment(
         ids=ids,
         digest=int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big") if ids else 0,
@@ -114,8 +120,8 @@ def _segment(profile: Profile, text: str, ids: array[int]) -> Segment:
         chars=len(text),
         lead=len(words[0]),
         trail=len(words[-1]),
-        longest=max(blanks, *map(len, words)),
-        solid=not blanks,
+        longest=longest,
+        solid=len(words[0]) == len(text),
     )
 
 
