@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side import segments
-from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, prompt_counts, rendered_prompts
+from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, is_rendering, prompt_counts
 from eagle3_assets.exact.prompt_side.prompt_forms import (
     PRIORS,
     PromptForm,
@@ -81,7 +81,9 @@ def test_joined_turns_are_the_ids_of_the_whole_text(request_: dict[str, Any], th
     for candidate in random.sample(candidates, min(8, len(candidates))):
         assert candidate.count == len(candidate.ids)
         name = random.choice(candidate.forms)
-        assert rendered_prompts(profile, request_, thinking=thinking, forms=[name]) == {candidate.ids}
+        assert is_rendering(profile, request_, candidate.ids, thinking=thinking, forms=[name])
+        assert is_rendering(profile, request_, candidate.ids, thinking=thinking)
+        assert not is_rendering(profile, request_, (*candidate.ids, 0), thinking=thinking)
         form = form_of(name.replace("no_tools", "typescript"))
         assert form is not None
         if form.control == "ids":
@@ -222,7 +224,8 @@ def test_a_profile_may_say_that_all_history_reasoning_is_kept(mini: Profile) -> 
     plain = tuple(mini.encode_prompt(render_text(mini, messages)))
     first, *others = enumerate_prompts(keeping, {"messages": messages}, thinking=True)
     assert first.ids == kept and first.prior == 1.0 and plain in {c.ids for c in others}
-    assert rendered_prompts(keeping, {"messages": messages}, thinking=True, forms=first.forms) == {kept}
+    assert is_rendering(keeping, {"messages": messages}, kept, thinking=True, forms=first.forms)
+    assert not is_rendering(keeping, {"messages": messages}, plain, thinking=True, forms=first.forms)
 
 
 ODD: list[dict[str, Any]] = [
