@@ -68,15 +68,15 @@ def test_answers_are_one_step_over_shared_shards(campaign: Campaign) -> None:
     assert answers.partitions_def is not None and answers.partitions_def.get_partition_keys() == list(SHARDS)
 
 
-def test_every_check_of_the_table_is_a_separate_asset_check(campaign: Campaign) -> None:
+def test_every_check_of_the_table_is_a_separate_asset_check_and_a_partition_has_one_result(campaign: Campaign) -> None:
     defs = definitions.build_definitions(campaign)
-    found = {(spec.asset_key.path[0], spec.name) for check in defs.asset_checks or [] for spec in check.check_specs}
+    specs = [spec for check in defs.asset_checks or [] for spec in check.check_specs]
+    found = {(spec.asset_key.path[0], spec.name) for spec in specs}
+    partitioned = {s.asset_key("")[0] for s in stages.STAGES if s.per.partitioned}
     expected = {(s.asset_key("")[0], c.name) for s in stages.STAGES for c in s.checks}
-    assert found == expected
-    for check in defs.asset_checks or []:
-        for spec in check.check_specs:
-            partitioned = spec.asset_key.path[0] in ("answers", "tokens", "hidden_states")
-            assert (spec.partitions_def is not None) == partitioned, spec
+    assert found == expected | {(key, "verdict") for key in partitioned}
+    assert partitioned == {"answers", "tokens", "hidden_states"}
+    assert all((spec.partitions_def is not None) == (spec.name == "verdict") for spec in specs)
 
 
 @pytest.mark.slow
