@@ -21,8 +21,8 @@ Schema (version 6):
       ruled_out [rival], reasoning_count (billed minus R + 1, null: says nothing), reasoning_apart (billed beside the completion),
       prefill_billed (the <think> of the prompt is billed as output, so not in answers without thinking),
       arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys|listed: share of such rows
-      that is changed on the way}, damage_parts [{fact, weight, share}] (`damage.py`), unheard_of {place: runs that it shows and
-      nobody else}, tool_ids, aligned (share of streams whose deltas are whole ids, absent where none shows it),
+      that is changed on the way}, damage_parts [{fact, weight, share}] (`damage.py`), unheard_of {place: {run that it shows and
+      nobody else: how often}}, tool_ids, aligned (share of streams whose deltas are whole ids, absent where none shows it),
       strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
 
@@ -355,14 +355,16 @@ def _elsewhere(name: str, windows: Sequence[Window], of_ids: Habits, shown: Mapp
     return Elsewhere(rows, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)))
 
 
-def _unheard_of(window: Window, elsewhere: Elsewhere) -> dict[str, list[str]]:
-    """{place: runs that this window shows, and that hundreds of texts elsewhere do not}: a provider is no witness of its own."""
+def _unheard_of(window: Window, elsewhere: Elsewhere) -> dict[str, dict[str, int]]:
+    """{place: runs that this window shows and that hundreds of texts elsewhere do not, with how often}: a provider is no witness of its
+    own."""
     told = together(*(learning.model_runs(*part) for part in _decided_turns(window)))
     out = {}
     for place, habit in elsewhere.habits.items():
-        strange = [run for run in told[place].runs if habit.share(run) < RULED_OUT] if habit.fields >= 1 / RULED_OUT else []
+        runs = told[place].runs if habit.fields >= 1 / RULED_OUT else {}
+        strange = {run: round(times) for run, times in sorted(runs.items()) if habit.share(run) < RULED_OUT}
         if strange:
-            out[place] = sorted(strange)
+            out[place] = strange
     return out
 
 

@@ -115,6 +115,12 @@ class Case:
         return _of_turn(windows[0], "calls" if calls else "text")
 
     @property
+    def is_of_window(self) -> bool:
+        """Whether the answer came between the first and the last of those that its window was learned from: a change would show there."""
+        window = self.window
+        return self.at is not None and "from" in window and float(window["from"]) <= self.at <= float(window["to"])
+
+    @property
     def billed(self) -> int | None:
         """The completion's bill, with the reasoning where the provider bills it apart (maple#824)."""
         billed = self.fields.billed_completion
@@ -162,6 +168,10 @@ class Case:
         habit = ((self.wire or {}).get("model") or {}).get(edge) or {}
         fields, runs = int(habit.get("fields", 0)), habit.get("runs") or {}
         return (float(runs.get(run, 0.0)) + 0.25) / (fields + 1) if fields >= 1 / RULED_OUT else 1.0
+
+    def times_unheard_of(self, edge: str, run: str) -> int:
+        """How often the window that the answer belongs to shows a run that nobody else shows."""
+        return int(((self.window.get("unheard_of") or {}).get(edge) or {}).get(run, 0))
 
     @cached_property
     def sampling(self) -> Mapping[str, Any]:

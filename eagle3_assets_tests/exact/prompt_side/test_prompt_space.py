@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side import segments
-from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, prompt_counts, rendered_prompts
+from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, prompt_counts, rendered_prompts
 from eagle3_assets.exact.prompt_side.prompt_forms import (
     PRIORS,
     PromptForm,
@@ -172,6 +172,24 @@ def test_tools_that_are_left_out_or_asked_for_in_the_old_way_are_forms(mini: Pro
     legacy = {"messages": request["messages"], "functions": [TOOL["function"]]}
     declared = {c.ids for c in enumerate_prompts(mini, {**request, "tool_choice": "auto"}, thinking=True)}
     assert {c.ids for c in enumerate_prompts(mini, legacy, thinking=True)} == declared
+
+
+def test_a_style_that_changes_nothing_leads_to_the_same_prompt_as_the_one_it_equals(mini: Profile) -> None:
+    """A provider that writes arguments anew is known by that "as sent" is ruled out; a row whose arguments are spaced already is its all the
+    same, though "compact" would change them."""
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": '{"path": "a/b"}'}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "functions.f:0", "content": "1"},
+    ]
+    candidates = enumerate_prompts(mini, {"messages": messages}, thinking=True)
+    words = {frozenset(form.split("/")[2] for form in c.forms) for c in candidates}
+    assert words == {frozenset({"arguments_as_sent", "arguments_spaced"}), frozenset({"arguments_compact"})}
+    own = candidates[0]
+    assert is_open(own, frozenset({"arguments_as_sent"})) and not is_open(
+        own, frozenset({"arguments_as_sent", "arguments_spaced"})
+    )
 
 
 def test_reasoning_of_closed_loops_is_kept_in_a_form_of_its_own(mini: Profile) -> None:
