@@ -132,16 +132,3 @@ def test_built_in_campaigns_make_valid_definitions(name: str) -> None:
     from eagle3_assets.campaign import load_campaign
 
     dg.Definitions.validate_loadable(definitions.build_definitions(load_campaign(name)))
-
-
-def test_the_summary_of_a_range_adds_the_shards_up() -> None:
-    from eagle3_assets.checks.evaluations import _numbers
-    from eagle3_assets.review.verdicts.verdict import Verdict
-
-    def shard(bad: int, total: int) -> Verdict:
-        return Verdict(
-            "x", True, "WARN", False, "", {"bad": bad, "total": total, "share": bad / total, "max_share": 0.05, "closed": False}
-        )
-
-    assert _numbers([shard(1, 10), shard(2, 20)]) == {"bad": 3, "total": 30, "share": 0.1}
-    assert _numbers([shard(1, 10)])["max_share"] == 0.05

@@ -66,7 +66,8 @@ def log_partitions(run: dg.OpExecutionContext, checked: Checked, judged: Mapping
 
 
 def log_alone(run: dg.OpExecutionContext, checked: Checked, result: dg.AssetCheckResult) -> None:
-    """A failure that this run has no part in: it stands in partitions that an earlier one made. Told, and stops nothing here."""
+    """A failure that no partition of this run has by itself: it stands in one that an earlier run made, or only in all together. Told, and
+    stops nothing here: the gate of the stage behind, and the report's `tokens_pass`, decide over it."""
     run.log_event(
         dg.AssetCheckEvaluation(  # type: ignore[arg-type]
             asset_key=checked.asset_key,
@@ -102,28 +103,26 @@ def _of_partition(checked: Checked, verdicts: Sequence[Verdict], worst: Sequence
     return {**failed, **_told(checked, list(dict.fromkeys(e for v in worst for e in v.examples))[:10]), **shares}
 
 
-def summary(checked: Checked, name: str, judged: Mapping[str, Sequence[Verdict]]) -> dg.AssetCheckResult:
-    """Passed when every partition passed; the message of the first that did not, the worst severity of all that did not."""
-    found = [(s, v) for s, verdicts in judged.items() for v in verdicts if v.check == name]
-    failed = sorted(((s, v) for s, v in found if not v.passed), key=lambda item: item[1].severity)  # "ERROR" before "WARN"
-    first = failed[0][1] if failed else (found[0][1] if found else None)
-    severity = SEVERITY[first.severity] if first else dg.AssetCheckSeverity.WARN
-    if len(judged) == 1 and first is not None:
-        description = first.message
-    else:
-        where = f"; shard {failed[0][0]}: {failed[0][1].message}" if failed else ""
-        description = f"{len(found) - len(failed)} of {len(found)} partitions pass{where}"
-    metadata: dict[str, Any] = {"failed_partitions": sorted(s for s, _ in failed)} if len(judged) > 1 else {}
-    if first is not None:
-        examples = list(dict.fromkeys(e for _, v in failed or found for e in v.examples))[:10]
-        metadata |= {**_numbers([v for _, v in found]), **_told(checked, examples)}
+def summary(checked: Checked, verdict: Verdict) -> dg.AssetCheckResult:
+    """A check's verdict over all partitions (`over_all`)."""
     return dg.AssetCheckResult(
         asset_key=checked.asset_key,
-        check_name=name,
-        passed=bool(found) and not failed,
-        severity=severity,
-        description=description if found else "nothing was made yet",
-        metadata=metadata,
+        check_name=verdict.check,
+        passed=verdict.passed,
+        severity=SEVERITY[verdict.severity],
+        description=verdict.message,
+        metadata={**gate.numbers_of(verdict), **_told(checked, verdict.examples)},
+    )
+
+
+def nothing_made(checked: Checked, check: str) -> dg.AssetCheckResult:
+    """Of an asset that was never made there is nothing to say."""
+    return dg.AssetCheckResult(
+        asset_key=checked.asset_key,
+        check_name=check,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="nothing was made yet",
     )
 
 
@@ -140,15 +139,6 @@ def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
         )
         told["open_an_example"] = dg.MetadataValue.md("\n".join(lines))
     return told | {"examples": list(examples)}
-
-
-def _numbers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Figures of one verdict, or over shards: counts added up, the share made anew, and nothing that only holds for one shard."""
-    if len(verdicts) == 1:
-        return gate.numbers_of(verdicts[0])
-    counts = {k for v in verdicts for k, n in v.numbers.items() if isinstance(n, int) and not isinstance(n, bool)}
-    total = {k: sum(int(v.numbers.get(k, 0)) for v in verdicts) for k in sorted(counts)}
-    return {**total, "share": total["bad"] / total["total"]} if total.get("total") and "bad" in total else total
 
 
 def _target(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> Any:

@@ -19,8 +19,9 @@ from eagle3_assets import gate, stages
 from eagle3_assets.assets.build import partitions_of
 from eagle3_assets.assets.frame import bind_dagster_state, readable_errors
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.checks.evaluations import VERDICT, Checked, failed_in, log_alone, log_partitions, summary
+from eagle3_assets.checks.evaluations import VERDICT, Checked, failed_in, log_alone, log_partitions, nothing_made, summary
 from eagle3_assets.progress import Step, publish
+from eagle3_assets.review.verdicts.over_all import over_all
 from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Artifact
@@ -57,12 +58,16 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
             if VERDICT in wanted:
                 log_partitions(run, checked, judged)
             everything = dict(sorted({**_standing(campaign, store, checked, judged), **judged}.items()))
+            whole = len(everything) == len(checked.stage.partitions(store))
+            found = {v.check: v for v in over_all(checked.stage.name, checked.stage.checks, everything, whole=whole)}
             for name in sorted(wanted - {VERDICT}):
-                result = summary(checked, name, everything)
-                if result.passed or not judged or failed_in(name, judged):
-                    yield result
+                verdict = found.get(name)
+                if verdict is None:
+                    yield nothing_made(checked, name)
+                elif verdict.passed or failed_in(name, judged):
+                    yield summary(checked, verdict)
                 else:
-                    log_alone(run, checked, result)
+                    log_alone(run, checked, summary(checked, verdict))
 
     return checks
 

@@ -216,5 +216,5 @@ def test_a_failure_in_another_shard_is_told_and_stops_nothing_here(store: Store)
     words, evaluations = execute_checks({"dagster/partition": "03"})
     assert words == ""
     told = next(e for e in evaluations if e.check_name == "loss_mask")
-    assert not told.passed and told.blocking is False and "15 of 16 partitions pass; shard 07" in str(told.description)
+    assert not told.passed and told.blocking is False and "15 of 16 partitions pass; partition 07" in str(told.description)
     assert [(e.partition, e.passed) for e in evaluations if e.check_name == "verdict"] == [("03", True)]

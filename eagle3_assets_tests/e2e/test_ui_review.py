@@ -142,7 +142,7 @@ def test_all_checks_of_a_dataset_are_executed_from_the_ui_and_judge_the_files(de
         dev.wait(lambda: dev.status(run) in ENDED and dev.status(run), 180) == "FAILURE"
     )  # a blocking check failed, as in a run
     page.close()
-    page = page_of(browser, checks_url(dev), "partitions pass; shard", "Evaluation result")
+    page = page_of(browser, checks_url(dev), "partitions pass; partition", "Evaluation result")
     keep(page, "review-checks")
     assert RED in colour_of(page, "completion_equals_bill") and ORANGE in colour_of(page, "quarantined_share")
     assert GREEN in colour_of(page, "loss_mask")
@@ -182,7 +182,7 @@ def test_each_shard_has_its_own_result_and_its_history(dev: Dev, browser: Any) -
     keep(page, "review-history")
     shown = page.inner_text("body")
     page.close()
-    assert "Failed" in shown and "Passed" in shown and "partitions pass; shard" in shown
+    assert "Failed" in shown and "Passed" in shown and "partitions pass; partition" in shown
 
 
 def test_the_report_opens_in_the_ui_and_as_a_page(dev: Dev, browser: Any, reviewed: Place) -> None:
