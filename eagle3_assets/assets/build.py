@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from eagle3_assets import gate, stages
+from eagle3_assets.assets.description import DEFAULT_OWNERS, metadata_of, tags_of
 from eagle3_assets.assets.frame import frame, partition_keys
 from eagle3_assets.assets.provenance import follow, materialization, successors
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import Eagle3Error, StateError
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN, corpus_partitions, register_partitions
+from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.stage import Artifact, Job, Made, Markdown, Per, Picture, Records, Stage, Url
 from eagle3_assets.store import Store
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from eagle3_assets.collect.run.collector import Servers
     from eagle3_assets.states.extractors.interface import Extractor
     from eagle3_assets.states.extractors.part_job import PartWriter
-
-OWNERS = ["team:eagle3"]
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -47,26 +47,53 @@ def _asset(campaign: Campaign, stage: Stage, names: Sequence[str]) -> dg.AssetsD
         can_subset=stage.one_step,
         backfill_policy=SINGLE_RUN,
         required_resource_keys=set(stage.resources),
+        config_schema={o.name: dg.Field(o.kind, is_required=False, description=o.words) for o in stage.options},
     )
     def make(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         with frame(context, campaign) as store:
             chosen = [n for n in names if dg.AssetKey(stage.asset_key(n)) in context.selected_asset_keys]
             keys = partition_keys(context) if stage.per.partitioned else [ALL]
-            job = Job(tuple(Artifact(stage, campaign, store, n, k) for n in chosen for k in keys), DagsterFace(context))
+            job = Job(
+                tuple(Artifact(stage, campaign, store, n, k) for n in chosen for k in keys),
+                DagsterFace(context),
+                _chosen(context, stage),
+            )
             gate.pass_gates(job.artifacts)  # refuse before any work
+            publish(Step(stage.name, 0, len(job.artifacts), " ".join(n for n in chosen if n != ALL)))
             yield from _made(context, job)
 
     return make
+
+
+def _chosen(context: dg.AssetExecutionContext, stage: Stage) -> dict[str, Any]:
+    """What the launchpad gave of the stage's options."""
+    return dict(context.op_execution_context.op_config or {}) if stage.options else {}
+
+
+def group_of(stage: Stage) -> str:
+    """`3_judge/tokens`: groups are nested, and stand in the flow's order."""
+    order = [intent.name for intent, _ in stages.intents()]
+    intent = stages.intent_of(stage).name
+    return f"{order.index(intent) + 1}_{intent}/{stage.group or stage.name}"
+
+
+def _automation(campaign: Campaign, stage: Stage, name: str) -> dg.AutomationCondition | None:  # type: ignore[type-arg]
+    """What costs neither money nor a GPU is made by itself when what it is made from has changed. Off until a person switches the sensor
+    `automation` on."""
+    return None if stage.costs_money or stage.resources else dg.AutomationCondition.eager()
 
 
 def _spec(campaign: Campaign, stage: Stage, name: str) -> dg.AssetSpec:
     card = stage.card(campaign, name)
     return dg.AssetSpec(
         dg.AssetKey(stage.asset_key(name)),
-        group_name=stage.group or stage.name,
+        group_name=group_of(stage),
         kinds=set(card.kinds),
-        owners=OWNERS,
+        owners=list(campaign.campaign.owners or DEFAULT_OWNERS),
         description=card.description,
+        tags=tags_of(campaign, stage, name),
+        metadata=metadata_of(campaign, stage, name),
+        automation_condition=_automation(campaign, stage, name),
         partitions_def=partitions_of(campaign, stage),
         skippable=stage.one_step,
         deps=[dg.AssetKey(before.asset_key(theirs)) for before, theirs in stage.predecessors(campaign, name)],
@@ -129,6 +156,8 @@ class DagsterFace:
         if artifact.stage.per.partitioned and artifact.place not in self.made:
             self.context.log_event(materialization(self.context.instance, artifact, made.manifest, described(made)))
         self.made[artifact.place] = made
+        if not artifact.stage.per.partitioned:  # those tell it themselves, in smaller steps
+            publish(Step(artifact.stage.name, 1, 1, "" if artifact.dataset == ALL else artifact.dataset))
         if made.parts is not None:
             register_partitions(self.context.instance, artifact.campaign, made.parts)
 

@@ -17,7 +17,7 @@ import dagster as dg
 
 from eagle3_assets import gate, stages
 from eagle3_assets.assets.build import partitions_of
-from eagle3_assets.assets.frame import bind_dagster_state, readable_errors
+from eagle3_assets.assets.frame import bind_dagster_state, canceled_by_signals, readable_errors
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.checks.evaluations import VERDICT, Checked, failed_in, log_alone, log_partitions, nothing_made, summary
 from eagle3_assets.progress import Step, publish
@@ -50,8 +50,8 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(specs=specs, name="check_" + "__".join(checked.asset_key.path), can_subset=True)
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        with readable_errors():
-            run, store = context.op_execution_context, Store.of(campaign)
+        run, store = context.op_execution_context, Store.of(campaign)
+        with canceled_by_signals(run), readable_errors():
             bind_dagster_state(run.instance, campaign)
             wanted = {k.name for k in run.selected_asset_check_keys}
             judged = _judge(_artifacts(context, campaign, store, checked), _begun(run))

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium"),
 ]
 FINE, WARNS, STOPS = "a1_deepswekimi", "b1_glaive", "b3_magicoder"
-GROUP = "/locations/__repository__@eagle3_assets.definitions/asset-groups/tokens/lineage"
+GROUP = "/locations/__repository__@eagle3_assets.definitions/asset-groups/3_judge/tokens/lineage"
 RED, ORANGE, GREEN = "accent-red", "accent-yellow", "accent-green"
 RUNS = "{ runsOrError(limit: 1) { ... on Runs { results { runId status } } } }"
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
@@ -74,7 +74,9 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert done.returncode == 1 and "blocking checks failed (tokens/b3_magicoder: completion_equals_bill" in done.stderr, (
         done.stderr
     )
-    here.run("dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "group:report", timeout=300)
+    here.run(
+        "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "group:3_judge/report", timeout=300
+    )
     assert (here.root("review") / "reports" / f"{STOPS}.html").exists()
     yield here
     here.close()
