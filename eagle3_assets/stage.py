@@ -64,11 +64,12 @@ class After(NamedTuple):
 
 
 class Option(NamedTuple):
-    """What a person may choose for one run without changing the campaign: nothing that decides what is made."""
+    """What a person may choose for one run without changing the campaign: nothing that decides what is made. `given`: the campaign's own."""
 
     name: str
     kind: type[int] | type[float] | type[bool]
     words: str
+    given: Callable[[Campaign], Any] | None = None
 
 
 class Pinned(NamedTuple):

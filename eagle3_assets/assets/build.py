@@ -47,7 +47,7 @@ def _asset(campaign: Campaign, stage: Stage, names: Sequence[str]) -> dg.AssetsD
         can_subset=stage.one_step,
         backfill_policy=SINGLE_RUN,
         required_resource_keys=set(stage.resources),
-        config_schema={o.name: dg.Field(o.kind, is_required=False, description=o.words) for o in stage.options},
+        config_schema=_options(campaign, stage),
     )
     def make(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         with frame(context, campaign) as store:
@@ -63,6 +63,16 @@ def _asset(campaign: Campaign, stage: Stage, names: Sequence[str]) -> dg.AssetsD
             yield from _made(context, job)
 
     return make
+
+
+def _options(campaign: Campaign, stage: Stage) -> dict[str, dg.Field]:
+    """The stage's options as the launchpad shows them, filled with the campaign's own values."""
+    return {
+        o.name: dg.Field(o.kind, description=o.words, is_required=False)
+        if o.given is None
+        else dg.Field(o.kind, description=o.words, default_value=o.given(campaign))
+        for o in stage.options
+    }
 
 
 def _chosen(context: dg.AssetExecutionContext, stage: Stage) -> dict[str, Any]:
@@ -125,17 +135,42 @@ def _made(context: dg.AssetExecutionContext, job: Job) -> Iterator[dg.Materializ
 
 def _results(context: dg.AssetExecutionContext, made: Sequence[Made]) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
     """The result of one asset, then what Dagster cannot say of a range by itself: the data version of each partition (it writes one event
-    a partition for a result, all with one version; the last event of a partition counts)."""
+    a partition for a result, all with one version; the last event of a partition counts), and the figures of the asset over all of them."""
     first = made[0].artifact
     key = dg.AssetKey(first.key)
     if not first.stage.per.partitioned:
         version = dg.DataVersion(made[0].manifest.digest)
         yield dg.MaterializeResult(asset_key=key, metadata=described(made[0]), data_version=version)
     else:
+        for m in made:  # without them the result writes an empty event over each partition that is recorded already
+            context.add_asset_metadata(described(m), asset_key=key, partition_key=m.artifact.partition)
         yield dg.MaterializeResult(asset_key=key)
         for m in made:
             context.log_event(materialization(context.instance, m.artifact, m.manifest, described(m)))
+        context.log_event(dg.AssetObservation(asset_key=key, metadata=whole_asset(first)))
     follow(context.instance, successors(first))
+
+
+def whole_asset(one: Artifact) -> dict[str, Any]:
+    """The asset's own figures beside those of its latest partition: counts, tokens, dollars and grades over all partitions that are there."""
+    everything = [Artifact(one.stage, one.campaign, one.store, one.dataset, k) for k in one.stage.partitions(one.store)]
+    manifests = [m for m in (a.manifest() for a in everything) if m is not None]
+    sums: dict[str, Any] = {}
+    for manifest in manifests:
+        for name, value in manifest.numbers.items():
+            sums[name] = _added(sums.get(name), value)
+    found: dict[str, Any] = {"whole_asset/partitions": f"{len(manifests)} of {len(everything)}"}
+    return found | {f"whole_asset/{name}": _metadata(value) for name, value in sums.items() if value is not None}
+
+
+def _added(so_far: Any, value: Any) -> Any:
+    """Numbers are added, tables of numbers by name; what is neither has no sum."""
+    if isinstance(value, dict):
+        before = so_far or {}
+        return {k: _added(before.get(k), value.get(k)) or before.get(k) for k in sorted({*before, *value})}
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value + (so_far or 0)
 
 
 class DagsterFace:
@@ -189,9 +224,14 @@ def _image(png: bytes) -> str:
 
 def described(made: Made) -> dict[str, Any]:
     """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
-    rows = {} if made.rows is None else {"dagster/row_count": made.rows}
+    rows = {} if made.rows is None else {_row_count(made.artifact): made.rows}
     shown = {**made.shown, **rows, "digest": made.manifest.digest}
     return {name: _metadata(value) for name, value in shown.items() if value is not None}
+
+
+def _row_count(artifact: Artifact) -> str:
+    """A partition says how many rows it has; Dagster would take `dagster/row_count` of the latest one for the whole asset's."""
+    return "dagster/partition_row_count" if artifact.stage.per.partitioned else "dagster/row_count"
 
 
 def _metadata(value: Any) -> Any:

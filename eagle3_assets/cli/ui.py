@@ -42,7 +42,7 @@ def command(
     print(f"eagle3 ui: http://{host}:{port} shows campaign {campaign.name} in {Store.of(campaign).root}, ready in half a minute; "
           "Ctrl-C ends it", flush=True)  # fmt: skip
     command = [sys.executable, "-m", "dagster", "dev", "-m", "eagle3_assets.definitions", "--host", host, "--port", str(port),
-               "--log-level", "warning"]  # fmt: skip
+               "--log-level", "error"]  # fmt: skip
     os.execve(sys.executable, command, environment)
 
 

@@ -53,19 +53,15 @@ def inputs(a: Artifact) -> Inputs:
 
 
 OPTIONS = (
-    Option("in_flight", int, "requests on their way at once; the campaign's collect.in_flight where nothing is given"),
+    Option("in_flight", int, "requests on their way at once", lambda c: c.collect.in_flight),
+    Option("attempts", int, "tries a prompt, transport and server faults together", lambda c: c.collect.attempts),
     Option(
-        "attempts",
-        int,
-        "tries a prompt, transport and server faults together; the campaign's collect.attempts where nothing is given",
+        "stop_grace_s", float, "seconds that requests in flight have when the run is stopped", lambda c: c.collect.stop_grace_s
     ),
     Option(
-        "stop_grace_s",
-        float,
-        "seconds that requests in flight have when the run is stopped; the campaign's where nothing is given",
+        "budget_usd", float, "the most that this run may spend, in USD, below what is left of the approval; left out: all of it"
     ),
-    Option("budget_usd", float, "the most that this run may spend, in USD, below what is left of the approval"),
-    Option("dry_run", bool, "only say in the run's log what would be asked; nothing is sent"),
+    Option("dry_run", bool, "only say in the run's log what would be asked; nothing is sent", lambda _: False),
 )
 
 
