@@ -146,13 +146,15 @@ def _results(context: dg.AssetExecutionContext, made: Sequence[Made]) -> Iterato
             context.add_asset_metadata(described(m), asset_key=key, partition_key=m.artifact.partition)
         yield dg.MaterializeResult(asset_key=key)
         for m in made:
-            context.log_event(materialization(context.instance, m.artifact, m.manifest, described(m)))
-        context.log_event(dg.AssetObservation(asset_key=key, metadata=whole_asset(first)))
+            # The asset's page shows its latest event: there, beside the figures of that partition, stand those of all of them.
+            shown = described(m) | (whole_asset(m) if m is made[-1] else {})
+            context.log_event(materialization(context.instance, m.artifact, m.manifest, shown))
     follow(context.instance, successors(first))
 
 
-def whole_asset(one: Artifact) -> dict[str, Any]:
-    """The asset's own figures beside those of its latest partition: counts, tokens, dollars and grades over all partitions that are there."""
+def whole_asset(made: Made) -> dict[str, Any]:
+    """The asset's own figures: counts, tokens, dollars and grades over all partitions that are there, and its row count."""
+    one = made.artifact
     everything = [Artifact(one.stage, one.campaign, one.store, one.dataset, k) for k in one.stage.partitions(one.store)]
     manifests = [m for m in (a.manifest() for a in everything) if m is not None]
     sums: dict[str, Any] = {}
@@ -160,6 +162,8 @@ def whole_asset(one: Artifact) -> dict[str, Any]:
         for name, value in manifest.numbers.items():
             sums[name] = _added(sums.get(name), value)
     found: dict[str, Any] = {"whole_asset/partitions": f"{len(manifests)} of {len(everything)}"}
+    rows = next((sums[name] for name in ("rows", "finished") if sums.get(name) is not None), None)
+    found |= {} if rows is None else {"dagster/row_count": rows}
     return found | {f"whole_asset/{name}": _metadata(value) for name, value in sums.items() if value is not None}
 
 

@@ -16,9 +16,6 @@ from eagle3_assets.campaign import Campaign
 from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.stage import Artifact, Stage
 
-# Dagster writes this tag for runs that its own processes launch, and fills its timeline by it.
-REPOSITORY, MODULE = ".dagster/repository", "eagle3_assets.definitions"
-
 
 def intent_jobs(campaign: Campaign) -> list[Any]:  # Dagster gives the type of a job by selection no public name
     """A job an intent, with the checks of its assets; an intent of which this campaign has no stage is left out."""
@@ -44,7 +41,6 @@ def run_tags(campaign: Campaign, artifacts: Iterable[Artifact]) -> dict[str, str
     tags = {
         "eagle3/campaign": campaign.name,
         "eagle3/stages": _joined(list(dict.fromkeys(a.stage.name for a in made))),
-        REPOSITORY: f"__repository__@{MODULE}",
     }
     return tags | ({"eagle3/datasets": _joined(datasets)} if datasets else {})
 
