@@ -130,7 +130,7 @@ def make_worlds(root: Path, given: argparse.Namespace) -> list[str]:
 # ------------------------------------------------------------------------------------------------ one measurement
 def measure(root: Path, profile_name: str, samples: int, world: str, shards: Sequence[str]) -> Cost:
     """In this process and the checkout it was started in. The first shard is read before time counts, and not counted."""
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     read, profile, journal = _reader(root, profile_name, samples, WORLDS[world])
     folder = next(root.rglob("answers")) / WORLDS[world]
     read(folder / shards[0])
@@ -268,7 +268,10 @@ def main() -> None:
     root = given.folder.resolve() / "reading"
     shards = make_worlds(root, given)
     here, ratios = Path(__file__).resolve().parents[1], {}
-    print(f"{'world':10}{'rows':>6} {'grades':8}{'ms/row':>8}{'encoder':>9}{'peak MB':>9}" + "  beside: ms/row, peak MB, ratio" * bool(given.beside))
+    print(
+        f"{'world':10}{'rows':>6} {'grades':8}{'ms/row':>8}{'encoder':>9}{'peak MB':>9}"
+        + "  beside: ms/row, peak MB, ratio" * bool(given.beside)
+    )
     for world in given.worlds:
         now = measured_in(here, given, root, world, shards)
         line = f"{world:10}{now.rows:6} {now.grades:8}{now.ms_a_row:8.2f}{now.encoding:9.2f}{now.peak_mb:9.0f}"

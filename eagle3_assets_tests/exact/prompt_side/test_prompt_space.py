@@ -245,3 +245,13 @@ def test_a_request_that_is_no_chat_is_refused_in_one_line_or_rendered(mini: Prof
         assert enumerate_prompts(mini, request_, thinking=True)
     except ExactError as error:
         assert "\n" not in str(error) and str(error)
+
+
+def test_a_developers_message_that_is_the_systems_takes_the_place_of_the_default_one(mini: Profile) -> None:
+    """A template with a default system message writes none where the conversation begins with one, whatever name its role had."""
+    asking = replace(mini, facts=mini.facts.changed(template={"default_system": "You are a test."}))
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "q"}]
+    spelled = [{**messages[0], "role": "system"}, messages[1]]
+    as_system = {form: c.ids for c in enumerate_prompts(asking, {"messages": messages}, thinking=True) for form in c.forms}
+    [name] = [form for form in as_system if "developer_system" in form and "system_none" not in form]
+    assert as_system[name] == tuple(asking.encode_prompt(render_text(asking, spelled, thinking=True)))
