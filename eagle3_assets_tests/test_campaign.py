@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from eagle3_assets.campaign import BUILT_IN, Campaign, load_campaign
+from eagle3_assets.campaign import BUILT_IN, CAMPAIGNS_DIR, Campaign, load_campaign
 from eagle3_assets.errors import CampaignError
 
 GOOD = """\
@@ -167,7 +168,7 @@ MISTAKES = {
         [("max_price_completion = 2.5", 'max_price_completion = 2.5\nquantizations = ["int3"]')],
         ["routing.quantizations[0] = 'int3'", "int4"],
     ),
-    "a missing table": ([("[budget]\ncampaign_usd = 10.0\npilot_usd = 1.0\n", "")], ["'budget' is missing"]),
+    "a missing table": ([("[budget]\ncampaign_usd = 10.0\npilot_usd = 1.0\n", "")], ["[budget] is missing"]),
     "a missing key": ([("max_price_completion = 2.5", "")], ["routing", "'max_price_completion' is missing"]),
     "a misspelt required key": (
         [("max_price_completion = 2.5", "max_price_completon = 2.5")],
@@ -358,3 +359,16 @@ def test_a_campaign_is_not_named_like_another_folder_of_the_data_root(tmp_path: 
     line = message(tmp_path, ('name = "tiny"', f'name = "{name}"'))
     assert f"campaign.name = '{name}'" in line and "give the campaign another name" in line
     assert load(tmp_path, ('name = "tiny"', 'name = "dagsters"')).name == "dagsters"
+
+
+@pytest.mark.parametrize("table", ["routing", "budget"])
+def test_who_rents_says_what_it_may_cost(table: str, tmp_path: Path) -> None:
+    """A campaign that rents nothing may leave both out; with a rented dataset they are named as missing."""
+    text = re.sub(rf"(?ms)^\[{table}\]\n.*?(?=^\[)", "", (CAMPAIGNS_DIR / "demo.toml").read_text())
+    text = text.replace('path = "demo_data/', f'path = "{CAMPAIGNS_DIR}/demo_data/')
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(CampaignError, match=rf"\[{table}\] is missing: a dataset has backend = \"openrouter\""):
+        load_campaign(file)
+    file.write_text(text.replace('backend = "openrouter"', 'backend = "engine"').replace("approved_usd", "# approved_usd"))
+    assert not load_campaign(file).rents
