@@ -13,6 +13,7 @@ Belongs here: writing the log, running the command, comparing. Does not belong h
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import resource
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -63,7 +64,7 @@ class Figures:
 def lines(args: argparse.Namespace, made: model.Model) -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
     """(habit, record, true ids), the habits in turn as a log has them, a second apart; answers with ids first."""
     rng = Random(args.seed)
-    manner = cases.Manner() if args.seed == 0 else cases.Manner.drawn(rng)
+    manner = dataclasses.replace(cases.Manner() if args.seed == 0 else cases.Manner.drawn(rng), keys=args.keys)
     names = [name for name in HABITS if args.providers is None or name in args.providers]
     size = max(3, round(args.tokens / TOKENS_A_PART)) if args.tokens else 3
     spare = (
@@ -184,6 +185,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", type=int, help="mean tokens of an answer; default some 200")
     parser.add_argument("--providers", type=lambda text: text.split(","), help="habits, divided by commas; default all nine")
+    parser.add_argument(
+        "--keys", choices=get_args(cases.Keys), default="mixed", help="the order in which all schemas list their keys"
+    )
     parser.add_argument("--workers", type=int, help="of the command")
     parser.add_argument("--keep", type=Path, help="write log, truth and rows into this folder")
     parser.add_argument("--json", type=Path, help="write all figures here")

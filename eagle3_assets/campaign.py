@@ -485,7 +485,9 @@ class Campaign(_Table):
     campaign: CampaignTable
     target: Target
     server: Server = Server()
-    routing: Routing = Routing(max_price_completion=0.0)  # these two may be left out where nothing is rented, and allow nothing then
+    routing: Routing = Routing(
+        max_price_completion=0.0
+    )  # these two may be left out where nothing is rented, and allow nothing then
     budget: Budget = Budget(campaign_usd=0.0, pilot_usd=0.0)
     collect: Collect = Collect()
     sampling: Sampling
@@ -507,7 +509,9 @@ class Campaign(_Table):
                 raise ValueError(f"dataset.name = {name!r} appears {names.count(name)} times: names must be unique")
         for table in ("routing", "budget"):
             if self.rents and table not in self.model_fields_set:
-                raise ValueError(f'[{table}] is missing: a dataset has backend = "openrouter", and the table says what its answers may cost')
+                raise ValueError(
+                    f'[{table}] is missing: a dataset has backend = "openrouter", and the table says what its answers may cost'
+                )
         if any(d.backend == "engine" for d in self.dataset) and not self.engine:
             raise ValueError('a dataset has backend = "engine" but there is no [[engine]] table with its base_url')
         if self.budget.approved_usd is not None and self.server.kind != "embedded":

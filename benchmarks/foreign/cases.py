@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.foreign import model as tokens
 from benchmarks.foreign import texts
@@ -69,10 +69,14 @@ _TOOLS: tuple[dict[str, Any], ...] = (
 )
 
 
+Keys = Literal["mixed", "sorted", "unsorted"]
+
+
 @dataclass(frozen=True)
 class Manner:
     """What this model does: shares of whitespace at the edges; how often arguments are compact, in another order of keys; ids a token
-    off the canonical path in texts, and how often the quote behind a compact colon is a token of its own."""
+    off the canonical path in texts, and how often the quote behind a compact colon is a token of its own. `keys`: the order in which the
+    schemas of all tools list their keys, which the model follows."""
 
     reasoning_lead: Share = ((" ", 0.85), ("", 0.12), ("\n", 0.03))
     reasoning_trail: Share = (("", 0.9), ("\n", 0.06), (" ", 0.04))
@@ -82,6 +86,7 @@ class Manner:
     other_order: float = 0.05
     off_path: float = 0.0001
     off_path_compact: float = 0.06
+    keys: Keys = "mixed"
 
     @classmethod
     def drawn(cls, rng: Random) -> Manner:
@@ -134,7 +139,7 @@ def drawn(shares: Share, rng: Random) -> str:
 def make_case(model: Model, manner: Manner, rng: Random, *, size: int = 3) -> Case:
     """One conversation. `size`: at most so many parts a text (3: 50 to 400 tokens)."""
     kind = rng.random()
-    tools = [_tool(function) for function in rng.sample(_TOOLS, rng.randint(1, 3))] if kind < 0.35 else []
+    tools = [_tool(_listed(function, manner.keys)) for function in rng.sample(_TOOLS, rng.randint(1, 3))] if kind < 0.35 else []
     messages, prior = _messages(rng, tools, in_loop=kind < 0.12)
     thinking = rng.random() > 0.05
     calls = _calls(rng, tools, manner) if tools and rng.random() < 0.7 else ()
@@ -179,6 +184,15 @@ def _cut(model: Model, case: Case, rng: Random) -> Case:
 
 
 # ---------------------------------------------------------------------------------------------------- conversations and calls
+def _listed(function: dict[str, Any], keys: Keys) -> dict[str, Any]:
+    """The function with the keys of its schema in the alphabet's order, or in the opposite one."""
+    if keys == "mixed":
+        return function
+    schema = function["parameters"]
+    names = sorted(schema["properties"], reverse=keys == "unsorted")
+    return {**function, "parameters": {**schema, "properties": {name: schema["properties"][name] for name in names}}}
+
+
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
