@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from typing import Annotated
 
 import typer
 
 from eagle3_assets import gate, stages
-from eagle3_assets.campaign import load_campaign
+from eagle3_assets.campaign import Campaign, load_campaign
 from eagle3_assets.errors import GateError
 from eagle3_assets.review.verdicts.table import ALL
+from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.stage import Artifact
 from eagle3_assets.store import Store
+from eagle3_assets.workers import over_cores, seats
 
 
 def command(
@@ -34,8 +39,7 @@ def command(
     if not found:
         raise GateError(f"{store.root}: nothing with checks was made for that; `eagle3 status` says what is there")
     stopping, lines = 0, []
-    for artifact in found:
-        verdicts = gate.judge(artifact, anew=True)
+    for artifact, verdicts in _judged(campaign, found):
         named = dict(zip(("stage", "dataset", "shard"), artifact.place, strict=True))
         where = " ".join(n for n in artifact.place if n != ALL)
         stopping += sum(v.stops for v in verdicts)
@@ -51,3 +55,11 @@ def command(
         print(json.dumps(lines, indent=2))
     if stopping:
         raise typer.Exit(1)
+
+
+def _judged(campaign: Campaign, found: list[Artifact]) -> Iterator[tuple[Artifact, list[Verdict]]]:
+    """Stage by stage: the checks of a later one read the verdicts of an earlier one."""
+    for _, group in groupby(found, key=lambda a: a.stage.name):
+        mine = list(group)
+        workers = seats(campaign.execution.workers, len(mine), sum(a.size() for a in mine))
+        yield from zip(mine, over_cores(gate.judge_anew, mine, workers), strict=True)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -275,8 +275,10 @@ class Profile:
         names = self.control_ids
         first = {name[0] for name in names}
         apart = not any(first.intersection(name[1:]) for name in names)
-        return self.facts.tokenizer.encoder == "tiktoken" and apart and not any(
-            name != other and other.startswith(name) for name in names for other in names
+        return (
+            self.facts.tokenizer.encoder == "tiktoken"
+            and apart
+            and not any(name != other and other.startswith(name) for name in names for other in names)
         )
 
     @cached_property
