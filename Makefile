@@ -116,8 +116,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-ui: setup ## the Dagster UI on http://127.0.0.1:3000
-	$(BIN)/dagster dev
+PORT ?= 3000
+
+ui: setup ## the Dagster UI on http://127.0.0.1:3000; make ui PORT=3100 for another port
+	$(BIN)/eagle3 ui --port $(PORT)
 
 clean-demo: ## forget the demo campaign and Dagster's own state
 	rm -rf data/demo data/dagster

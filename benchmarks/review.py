@@ -89,10 +89,10 @@ def review(campaign: Campaign, store: Store) -> Counter[str]:
     """Judge every shard, make and judge every report; returns failed checks."""
     failed: Counter[str] = Counter()
     for d in campaign.dataset:
-        verdicts = []
+        verdicts = {}
         for shard in SHARDS:
             with timed("checks of token rows, whole"):
-                verdicts += gate.judge(Artifact(tokens.STAGE, campaign, store, d.name, shard), anew=True)
+                verdicts[shard] = gate.judge(Artifact(tokens.STAGE, campaign, store, d.name, shard), anew=True)
         with timed("reports, whole"):
             built = report.build_report(campaign, store, d, verdicts)
             its_report = Artifact(reports.STAGE, campaign, store, d.name)

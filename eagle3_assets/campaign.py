@@ -59,6 +59,9 @@ class CampaignTable(_Table):
         default=None, pattern=r"^[ -~]{1,100}$", description="who asks, for OpenRouter's statistics; default: eagle3_assets NAME"
     )
     url: str | None = Field(default=None, pattern=r"^https?://[!-~]{1,200}$", description="your page, sent as HTTP-Referer")
+    owners: tuple[Annotated[str, Field(pattern=r"^(team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+)$")], ...] = Field(
+        default=(), description="who answers for it, shown in Dagster: an e-mail address, or team:NAME"
+    )
 
     @field_validator("name")
     @classmethod

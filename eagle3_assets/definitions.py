@@ -1,10 +1,11 @@
 """The Dagster definitions: assembly only, fits on one screen.
 
-At import only the campaign file is read. A bad one still loads a location with one `campaign_error` asset that carries the line.
+At import only the campaign file is read. A bad one is an error of the code location: the UI shows its line, `dagster definitions validate` fails.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import dagster as dg
@@ -15,22 +16,26 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from eagle3_assets.assets import build as assets  # noqa: E402
+from eagle3_assets.assets import sensors  # noqa: E402
 from eagle3_assets.assets.frame import leave_last_word, say_last_word_at_exit  # noqa: E402
+from eagle3_assets.assets.jobs import intent_jobs  # noqa: E402
 from eagle3_assets.assets.prune import prune_job  # noqa: E402
 from eagle3_assets.campaign import Campaign, load_campaign  # noqa: E402
 from eagle3_assets.checks import stages as checks  # noqa: E402
-from eagle3_assets.errors import CampaignError  # noqa: E402
+from eagle3_assets.environment import refuse_unknown  # noqa: E402
+from eagle3_assets.errors import Eagle3Error  # noqa: E402
 from eagle3_assets.resources.gpu import GpuResource  # noqa: E402
-from eagle3_assets.resources.openrouter import OpenRouterResource  # noqa: E402
+from eagle3_assets.resources.openrouter import OpenRouterResource, ServerKind  # noqa: E402
 
 
 def build_definitions(campaign: Campaign) -> dg.Definitions:
     return dg.Definitions(
         assets=assets.build(campaign),
         asset_checks=checks.build(campaign),
-        jobs=[prune_job(campaign)],
+        jobs=[*intent_jobs(campaign), prune_job(campaign)],
+        sensors=sensors.build(campaign),
         resources={
-            "openrouter": OpenRouterResource(kind=campaign.server.kind),
+            "openrouter": OpenRouterResource(kind=ServerKind[campaign.server.kind]),
             "gpu": GpuResource.of(campaign),
             "pipes": dg.PipesSubprocessClient(),
         },
@@ -39,17 +44,10 @@ def build_definitions(campaign: Campaign) -> dg.Definitions:
     )
 
 
-def campaign_error(error: CampaignError) -> dg.Definitions:
-    @dg.asset(key="campaign_error", group_name="campaign_error", description=str(error), kinds={"error"})
-    def broken() -> None:
-        raise dg.Failure(description=str(error), allow_retries=False)
-
-    return dg.Definitions(assets=[broken])
-
-
 say_last_word_at_exit()
 try:
+    refuse_unknown(os.environ)
     defs = build_definitions(load_campaign())
-except CampaignError as mistake:
+except Eagle3Error as mistake:
     leave_last_word(mistake)
-    defs = campaign_error(mistake)
+    raise

@@ -40,6 +40,18 @@ def file_verdicts(artifact: Artifact, verdicts: list[Verdict]) -> None:
     filed_of(artifact, committed(artifact)).write(verdicts)
 
 
+def standing(artifact: Artifact) -> list[Verdict] | None:
+    """The verdict that is filed on these very bytes (their sizes are compared) under today's rules, waivers applied; None where none is."""
+    try:
+        filed = filed_of(artifact, committed(artifact, verify=False))
+        judged = filed.read()
+    except StoreError:
+        return None
+    if judged is None or not filed.is_current(judged):
+        return None
+    return apply_waivers(list(judged.verdicts), read_waivers(artifact.store), filed.subject)
+
+
 def was_judged_since(artifact: Artifact, begun: float) -> bool:
     """Whether a verdict on these very bytes and rules was filed after `begun` (unix seconds): by the run that made them."""
     try:

@@ -1,6 +1,6 @@
-"""Exact binomial (Clopper-Pearson) bounds, from the incomplete beta function alone.
+"""Exact binomial tails and (Clopper-Pearson) bounds, from the incomplete beta function alone.
 
-Belongs here: the mathematics of confidence bounds. Does not belong here: what is counted.
+Belongs here: the mathematics of counts and of confidence bounds. Does not belong here: what is counted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,18 @@ def regularized_beta(x: float, a: float, b: float) -> float:
     if x < (a + 1.0) / (a + b + 2.0):  # the fraction converges fast on this side; the other side by symmetry
         return math.exp(log_front) * _beta_fraction(x, a, b) / a
     return 1.0 - math.exp(log_front) * _beta_fraction(1.0 - x, b, a) / b
+
+
+def at_least(k: int, n: int, p: float) -> float:
+    """P(X >= k), X binomial (n, p)."""
+    if k <= 0:
+        return 1.0
+    return 0.0 if k > n else regularized_beta(p, k, n - k + 1)
+
+
+def at_most(k: int, n: int, p: float) -> float:
+    """P(X <= k), X binomial (n, p)."""
+    return 1.0 - at_least(k + 1, n, p)
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:

@@ -63,6 +63,15 @@ class After(NamedTuple):
     when: Callable[[Campaign], bool] = lambda _: True
 
 
+class Option(NamedTuple):
+    """What a person may choose for one run without changing the campaign: nothing that decides what is made. `given`: the campaign's own."""
+
+    name: str
+    kind: type[int] | type[float] | type[bool]
+    words: str
+    given: Callable[[Campaign], Any] | None = None
+
+
 class Pinned(NamedTuple):
     """Inputs as they were when the artifact was made: taken over, because they can no longer be looked up."""
 
@@ -80,7 +89,7 @@ class Stage:
     of a job and commits each. `judge` gives a verdict for each of `checks`.
     `whole` asks for what belongs to the artifact under a commit of its own, `bound_to` names what a verdict is bound to besides bytes and
     inputs. `wanted`: whether a campaign has this stage at all. `one_step`: all datasets are one step (one event loop, one budget).
-    `again_after`: made anew when that later stage has changed.
+    `again_after`: made anew when that later stage has changed. `options`: what one run may choose (Dagster's launchpad shows them).
     """
 
     name: str
@@ -106,6 +115,7 @@ class Stage:
     one_step: bool = False
     costs_money: bool = False
     again_after: str = ""
+    options: tuple[Option, ...] = ()
 
     @property
     def code_version(self) -> int | str:
@@ -309,10 +319,11 @@ class Face(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a stage: the artifacts to make, all of one campaign, in order."""
+    """One run of a stage: the artifacts to make, all of one campaign, in order, and what was chosen of the stage's options."""
 
     artifacts: tuple[Artifact, ...]
     face: Face
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def campaign(self) -> Campaign:

@@ -166,14 +166,17 @@ def test_a_setting_is_part_of_the_code_version_that_dagster_sees(campaign: Campa
     assert changed == ["plan", "corpus"]
 
 
-def test_runs_are_the_flow_cut_where_partitions_change_and_nothing_is_forgotten() -> None:
+def test_runs_are_the_flow_cut_where_intents_and_partitions_change_and_nothing_is_forgotten() -> None:
     groups = [[stage.name for stage in group] for group in stages.groups()]
     assert groups == [
         ["tokenizer_probe", "endpoints", "prompts", "pilot", "plan"],
         ["answers"],
         ["wire_profiles"],
         ["tokens"],
-        ["report", "corpus", "vocab_map", "handoff_tokens"],
+        ["report"],
+        ["corpus", "vocab_map", "handoff_tokens"],
         ["hidden_states"],
-        ["handoff_tokens", "handoff_speculators", "handoff_specforge", "drafter", "acceptance"],
+        ["handoff_tokens"],
+        ["handoff_speculators", "handoff_specforge"],
+        ["drafter", "acceptance"],
     ]

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from eagle3_assets import gate, stages
+from eagle3_assets.assets.description import DEFAULT_OWNERS, metadata_of, tags_of
 from eagle3_assets.assets.frame import frame, partition_keys
 from eagle3_assets.assets.provenance import follow, materialization, successors
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.errors import Eagle3Error, StateError
 from eagle3_assets.partitions import SHARD_PARTITIONS, SINGLE_RUN, corpus_partitions, register_partitions
+from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.stage import Artifact, Job, Made, Markdown, Per, Picture, Records, Stage, Url
 from eagle3_assets.store import Store
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from eagle3_assets.collect.run.collector import Servers
     from eagle3_assets.states.extractors.interface import Extractor
     from eagle3_assets.states.extractors.part_job import PartWriter
-
-OWNERS = ["team:eagle3"]
 
 
 def build(campaign: Campaign) -> list[dg.AssetsDefinition]:
@@ -47,26 +47,63 @@ def _asset(campaign: Campaign, stage: Stage, names: Sequence[str]) -> dg.AssetsD
         can_subset=stage.one_step,
         backfill_policy=SINGLE_RUN,
         required_resource_keys=set(stage.resources),
+        config_schema=_options(campaign, stage),
     )
     def make(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
         with frame(context, campaign) as store:
             chosen = [n for n in names if dg.AssetKey(stage.asset_key(n)) in context.selected_asset_keys]
             keys = partition_keys(context) if stage.per.partitioned else [ALL]
-            job = Job(tuple(Artifact(stage, campaign, store, n, k) for n in chosen for k in keys), DagsterFace(context))
+            job = Job(
+                tuple(Artifact(stage, campaign, store, n, k) for n in chosen for k in keys),
+                DagsterFace(context),
+                _chosen(context, stage),
+            )
             gate.pass_gates(job.artifacts)  # refuse before any work
+            publish(Step(stage.name, 0, len(job.artifacts), " ".join(n for n in chosen if n != ALL)))
             yield from _made(context, job)
 
     return make
+
+
+def _options(campaign: Campaign, stage: Stage) -> dict[str, dg.Field]:
+    """The stage's options as the launchpad shows them, filled with the campaign's own values."""
+    return {
+        o.name: dg.Field(o.kind, description=o.words, is_required=False)
+        if o.given is None
+        else dg.Field(o.kind, description=o.words, default_value=o.given(campaign))
+        for o in stage.options
+    }
+
+
+def _chosen(context: dg.AssetExecutionContext, stage: Stage) -> dict[str, Any]:
+    """What the launchpad gave of the stage's options."""
+    return dict(context.op_execution_context.op_config or {}) if stage.options else {}
+
+
+def group_of(stage: Stage) -> str:
+    """`3_judge/tokens`: groups are nested, and stand in the flow's order."""
+    order = [intent.name for intent, _ in stages.intents()]
+    intent = stages.intent_of(stage).name
+    return f"{order.index(intent) + 1}_{intent}/{stage.group or stage.name}"
+
+
+def _automation(campaign: Campaign, stage: Stage, name: str) -> dg.AutomationCondition | None:  # type: ignore[type-arg]
+    """What costs neither money nor a GPU is made by itself when what it is made from has changed. Off until a person switches the sensor
+    `automation` on."""
+    return None if stage.costs_money or stage.resources else dg.AutomationCondition.eager()
 
 
 def _spec(campaign: Campaign, stage: Stage, name: str) -> dg.AssetSpec:
     card = stage.card(campaign, name)
     return dg.AssetSpec(
         dg.AssetKey(stage.asset_key(name)),
-        group_name=stage.group or stage.name,
+        group_name=group_of(stage),
         kinds=set(card.kinds),
-        owners=OWNERS,
+        owners=list(campaign.campaign.owners or DEFAULT_OWNERS),
         description=card.description,
+        tags=tags_of(campaign, stage, name),
+        metadata=metadata_of(campaign, stage, name),
+        automation_condition=_automation(campaign, stage, name),
         partitions_def=partitions_of(campaign, stage),
         skippable=stage.one_step,
         deps=[dg.AssetKey(before.asset_key(theirs)) for before, theirs in stage.predecessors(campaign, name)],
@@ -98,17 +135,46 @@ def _made(context: dg.AssetExecutionContext, job: Job) -> Iterator[dg.Materializ
 
 def _results(context: dg.AssetExecutionContext, made: Sequence[Made]) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg]
     """The result of one asset, then what Dagster cannot say of a range by itself: the data version of each partition (it writes one event
-    a partition for a result, all with one version; the last event of a partition counts)."""
+    a partition for a result, all with one version; the last event of a partition counts), and the figures of the asset over all of them."""
     first = made[0].artifact
     key = dg.AssetKey(first.key)
     if not first.stage.per.partitioned:
         version = dg.DataVersion(made[0].manifest.digest)
         yield dg.MaterializeResult(asset_key=key, metadata=described(made[0]), data_version=version)
     else:
+        for m in made:  # without them the result writes an empty event over each partition that is recorded already
+            context.add_asset_metadata(described(m), asset_key=key, partition_key=m.artifact.partition)
         yield dg.MaterializeResult(asset_key=key)
         for m in made:
-            context.log_event(materialization(context.instance, m.artifact, m.manifest, described(m)))
+            # The asset's page shows its latest event: there, beside the figures of that partition, stand those of all of them.
+            shown = described(m) | (whole_asset(m) if m is made[-1] else {})
+            context.log_event(materialization(context.instance, m.artifact, m.manifest, shown))
     follow(context.instance, successors(first))
+
+
+def whole_asset(made: Made) -> dict[str, Any]:
+    """The asset's own figures: counts, tokens, dollars and grades over all partitions that are there, and its row count."""
+    one = made.artifact
+    everything = [Artifact(one.stage, one.campaign, one.store, one.dataset, k) for k in one.stage.partitions(one.store)]
+    manifests = [m for m in (a.manifest() for a in everything) if m is not None]
+    sums: dict[str, Any] = {}
+    for manifest in manifests:
+        for name, value in manifest.numbers.items():
+            sums[name] = _added(sums.get(name), value)
+    found: dict[str, Any] = {"whole_asset/partitions": f"{len(manifests)} of {len(everything)}"}
+    rows = next((sums[name] for name in ("rows", "finished") if sums.get(name) is not None), None)
+    found |= {} if rows is None else {"dagster/row_count": rows}
+    return found | {f"whole_asset/{name}": _metadata(value) for name, value in sums.items() if value is not None}
+
+
+def _added(so_far: Any, value: Any) -> Any:
+    """Numbers are added, tables of numbers by name; what is neither has no sum."""
+    if isinstance(value, dict):
+        before = so_far or {}
+        return {k: _added(before.get(k), value.get(k)) or before.get(k) for k in sorted({*before, *value})}
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value + (so_far or 0)
 
 
 class DagsterFace:
@@ -129,6 +195,8 @@ class DagsterFace:
         if artifact.stage.per.partitioned and artifact.place not in self.made:
             self.context.log_event(materialization(self.context.instance, artifact, made.manifest, described(made)))
         self.made[artifact.place] = made
+        if not artifact.stage.per.partitioned:  # those tell it themselves, in smaller steps
+            publish(Step(artifact.stage.name, 1, 1, "" if artifact.dataset == ALL else artifact.dataset))
         if made.parts is not None:
             register_partitions(self.context.instance, artifact.campaign, made.parts)
 
@@ -160,9 +228,14 @@ def _image(png: bytes) -> str:
 
 def described(made: Made) -> dict[str, Any]:
     """Metadata for the UI: numbers as numbers (plotted over time), containers as JSON, None left out."""
-    rows = {} if made.rows is None else {"dagster/row_count": made.rows}
+    rows = {} if made.rows is None else {_row_count(made.artifact): made.rows}
     shown = {**made.shown, **rows, "digest": made.manifest.digest}
     return {name: _metadata(value) for name, value in shown.items() if value is not None}
+
+
+def _row_count(artifact: Artifact) -> str:
+    """A partition says how many rows it has; Dagster would take `dagster/row_count` of the latest one for the whole asset's."""
+    return "dagster/partition_row_count" if artifact.stage.per.partitioned else "dagster/row_count"
 
 
 def _metadata(value: Any) -> Any:

@@ -23,6 +23,7 @@ from eagle3_assets.store import Store, write_bytes
 
 MARKER = "eagle3_campaign"
 LAST_WORD = "EAGLE3_LAST_WORD"
+LAUNCHED_BY, EAGLE3_RUN = "eagle3/launched_by", "eagle3 run"  # a run's tag
 
 # The last user error of this process: `eagle3 run` takes its exit code from here, since Dagster only keeps the text.
 last_error: list[Eagle3Error] = []
@@ -70,11 +71,24 @@ def leave_last_word(error: Eagle3Error) -> None:
 @contextmanager
 def frame(context: Any, campaign: Campaign) -> Iterator[Store]:
     """The data root, bound to this campaign, inside `readable_errors`."""
-    with readable_errors():
+    with canceled_by_signals(context), readable_errors():
         store = Store.of(campaign)
         bind_dagster_state(context.instance, campaign)
         store.bind(campaign)
         yield store
+
+
+@contextmanager
+def canceled_by_signals(context: Any) -> Iterator[None]:
+    """Ctrl-C of `eagle3 run` cancels its run, as Terminate in the UI does. Dagster calls a signal that nobody announced a failure, and the
+    partitions that were never begun would stand among the failed ones."""
+    try:
+        yield
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        run = context.instance.get_run_by_id(context.run_id)
+        if run is not None and run.status is dg.DagsterRunStatus.STARTED and run.tags.get(LAUNCHED_BY) == EAGLE3_RUN:
+            context.instance.report_run_canceling(run, "Ctrl-C or SIGTERM to `eagle3 run`")
+        raise
 
 
 def partition_keys(context: Any) -> list[str]:

@@ -1,10 +1,14 @@
-"""Verdicts as Dagster shows them: one evaluation a partition, one summary a check, with figures, time and examples as metadata.
+"""Verdicts as Dagster shows them: each check once for its whole asset, and one result a partition that says which of its checks failed.
 
 Belongs here: everything between a `Verdict` and an event of Dagster's. Does not belong here: judging, and what runs when (`stages.py`).
 
+An event costs Dagster three commits of SQLite, and a result for every check of every partition was 2,040 of them in the demo: more than the
+work they were about. So a check speaks of the asset, all partitions together; a partition speaks once, in `verdict`, with a line for each
+check that failed.
+
 Two things that Dagster 1.13 does not do by itself (partitioned checks are a preview in it): a result that is yielded in a run over a range
-counts for no partition, and one yielded in a run without any partition ("execute all" of the UI) fails the step. So evaluations are logged
-key by key, each tied to the materialization that it judged: without that the UI calls every partition of a check missing.
+counts for no partition, and one yielded in a run without any partition ("execute all" of the UI) fails the step. So a partition's result is
+logged, tied to the materialization that it judged: without that the UI calls the partition missing.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from eagle3_assets.viewer_links import rows_url
 
 SEVERITY = {"ERROR": dg.AssetCheckSeverity.ERROR, "WARN": dg.AssetCheckSeverity.WARN}
 SAMPLE_STAGES = ("tokens", "report")  # whose examples are rows that `eagle3 show` opens
+VERDICT = "verdict"  # the name of a partition's result, beside the checks of the table
 SAMPLE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -40,80 +45,84 @@ class Checked:
     def asset_key(self) -> dg.AssetKey:
         return dg.AssetKey(self.stage.asset_key(self.dataset))
 
-    def is_blocking(self, check: str) -> bool:
-        return next(c.blocking for c in self.stage.checks if c.name == check)
+
+def log_partitions(run: dg.OpExecutionContext, checked: Checked, judged: Mapping[str, Sequence[Verdict]]) -> None:
+    """The one result of each partition."""
+    for partition, verdicts in judged.items():
+        worst = sorted((v for v in verdicts if not v.passed), key=lambda v: v.severity)  # "ERROR" before "WARN"
+        run.log_event(
+            dg.AssetCheckEvaluation(  # type: ignore[arg-type]  # works, and is the only way to record a partition of a range
+                asset_key=checked.asset_key,
+                check_name=VERDICT,
+                passed=not worst,
+                severity=SEVERITY[worst[0].severity] if worst else dg.AssetCheckSeverity.WARN,
+                description=_in_words(verdicts, worst),
+                metadata=_of_partition(checked, verdicts, worst),
+                blocking=False,  # the checks themselves block
+                partition=partition,
+                target_materialization_data=_target(run.instance, checked.asset_key, partition),
+            )
+        )
 
 
-def log_each(
-    run: dg.OpExecutionContext, checked: Checked, judged: Mapping[str, Sequence[Verdict]], wanted: Sequence[str]
-) -> None:
-    """One evaluation a partition and check."""
-    for shard, verdicts in judged.items():
-        target = _target(run.instance, checked.asset_key, shard)
-        for v in verdicts:
-            if v.check in wanted:
-                run.log_event(
-                    dg.AssetCheckEvaluation(  # type: ignore[arg-type]  # works, and is the only way to record a check per key of a range
-                        asset_key=checked.asset_key,
-                        check_name=v.check,
-                        passed=v.passed,
-                        severity=SEVERITY[v.severity],
-                        description=v.message,
-                        metadata={**gate.numbers_of(v), **_told(checked, v.examples)},
-                        blocking=v.blocking,
-                        partition=shard,
-                        target_materialization_data=target,
-                    )
-                )
-
-
-def log_summaries(run: dg.OpExecutionContext, checked: Checked, summaries: Sequence[dg.AssetCheckResult]) -> None:
-    """The summaries of a run without a partition. Raises Failure when one stops data, as a yielded result would.
-
-    Each is recorded twice. In the run it takes the place that was kept for it before the partitions' own results came, and the UI calls the
-    last place the latest execution: without the second record that would be the last shard, whatever became of the others.
-    """
-    for result in summaries:
-        evaluation = dg.AssetCheckEvaluation(
+def log_alone(run: dg.OpExecutionContext, checked: Checked, result: dg.AssetCheckResult) -> None:
+    """A failure that no partition of this run has by itself: it stands in one that an earlier run made, or only in all together. Told, and
+    stops nothing here: the gate of the stage behind, and the report's `tokens_pass`, decide over it."""
+    run.log_event(
+        dg.AssetCheckEvaluation(  # type: ignore[arg-type]
             asset_key=checked.asset_key,
             check_name=str(result.check_name),
             passed=result.passed,
             severity=result.severity,
             description=result.description,
             metadata=result.metadata,
-            blocking=checked.is_blocking(str(result.check_name)),
+            blocking=False,
         )
-        run.log_event(evaluation)  # type: ignore[arg-type]
-        run.instance.report_runless_asset_event(evaluation)
-    failed = [r for r in summaries if not r.passed and r.severity is dg.AssetCheckSeverity.ERROR]
-    stopping = [str(r.check_name) for r in failed if checked.is_blocking(str(r.check_name))]
-    if stopping:
-        name = checked.asset_key.to_user_string()
-        raise dg.Failure(f"{name}: blocking checks failed ({', '.join(stopping)}): {failed[0].description}", allow_retries=False)
+    )
 
 
-def summary(checked: Checked, name: str, judged: Mapping[str, Sequence[Verdict]]) -> dg.AssetCheckResult:
-    """Passed when every shard passed; the message of the first that did not, the worst severity of all that did not."""
-    found = [(s, v) for s, verdicts in judged.items() for v in verdicts if v.check == name]
-    failed = sorted(((s, v) for s, v in found if not v.passed), key=lambda item: item[1].severity)  # "ERROR" before "WARN"
-    first = failed[0][1] if failed else (found[0][1] if found else None)
-    severity = SEVERITY[first.severity] if first else dg.AssetCheckSeverity.WARN
-    if len(judged) == 1 and first is not None:
-        description = first.message
-    else:
-        where = f"; shard {failed[0][0]}: {failed[0][1].message}" if failed else ""
-        description = f"{len(found) - len(failed)} of {len(found)} partitions pass{where}"
-    metadata: dict[str, Any] = {"failed_partitions": sorted(s for s, _ in failed)} if len(judged) > 1 else {}
-    if first is not None:
-        examples = list(dict.fromkeys(e for _, v in failed or found for e in v.examples))[:10]
-        metadata |= {**_numbers([v for _, v in found]), **_told(checked, examples)}
+def failed_in(name: str, judged: Mapping[str, Sequence[Verdict]]) -> bool:
+    """Whether a check failed in one of these partitions."""
+    return any(v.check == name and not v.passed for verdicts in judged.values() for v in verdicts)
+
+
+def _in_words(verdicts: Sequence[Verdict], worst: Sequence[Verdict]) -> str:
+    if not worst:
+        return f"all {len(verdicts)} checks pass"
+    return f"{len(worst)} of {len(verdicts)} checks fail; {worst[0].check}: {worst[0].message}"
+
+
+def _of_partition(checked: Checked, verdicts: Sequence[Verdict], worst: Sequence[Verdict]) -> dict[str, Any]:
+    """What failed, a line a check; the share of bad rows of every check that counts rows (plotted over partitions)."""
+    lines = [
+        dg.TableRecord({"check": v.check, "stops": "yes" if v.stops else "", "severity": v.severity, "message": v.message})
+        for v in worst
+    ]
+    shares = {f"share/{v.check}": float(v.numbers["share"]) for v in verdicts if isinstance(v.numbers.get("share"), int | float)}
+    failed = {"failed": dg.MetadataValue.table(lines)} if lines else {}
+    return {**failed, **_told(checked, list(dict.fromkeys(e for v in worst for e in v.examples))[:10]), **shares}
+
+
+def summary(checked: Checked, verdict: Verdict) -> dg.AssetCheckResult:
+    """A check's verdict over all partitions (`over_all`)."""
     return dg.AssetCheckResult(
         asset_key=checked.asset_key,
-        check_name=name,
-        passed=bool(found) and not failed,
-        severity=severity,
-        description=description if found else "nothing was made yet",
-        metadata=metadata,
+        check_name=verdict.check,
+        passed=verdict.passed,
+        severity=SEVERITY[verdict.severity],
+        description=verdict.message,
+        metadata={**gate.numbers_of(verdict), **_told(checked, verdict.examples)},
+    )
+
+
+def nothing_made(checked: Checked, check: str) -> dg.AssetCheckResult:
+    """Of an asset that was never made there is nothing to say."""
+    return dg.AssetCheckResult(
+        asset_key=checked.asset_key,
+        check_name=check,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="nothing was made yet",
     )
 
 
@@ -130,15 +139,6 @@ def _told(checked: Checked, examples: Sequence[str]) -> dict[str, Any]:
         )
         told["open_an_example"] = dg.MetadataValue.md("\n".join(lines))
     return told | {"examples": list(examples)}
-
-
-def _numbers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Figures of one verdict, or over shards: counts added up, the share made anew, and nothing that only holds for one shard."""
-    if len(verdicts) == 1:
-        return gate.numbers_of(verdicts[0])
-    counts = {k for v in verdicts for k, n in v.numbers.items() if isinstance(n, int) and not isinstance(n, bool)}
-    total = {k: sum(int(v.numbers.get(k, 0)) for v in verdicts) for k in sorted(counts)}
-    return {**total, "share": total["bad"] / total["total"]} if total.get("total") and "bad" in total else total
 
 
 def _target(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> Any:

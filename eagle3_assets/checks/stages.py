@@ -6,8 +6,8 @@ judging (`gate.py`).
 A check is separate from its asset on purpose: only separate checks can be executed again without re-buying anything. Executing one judges
 the files anew, from the UI and by `eagle3 recheck`: a verdict that an earlier run filed is never believed here. Where the same run has just made
 the artifact and judged it while it was in memory, that verdict (bound to the bytes that were then committed) is the check's.
-Partitioned checks (a preview in Dagster 1.13): in a run over one partition the result is recorded for it; in a run over a range, or
-launched by "execute all" (which carries no partition at all), one evaluation a key is logged and a summary is yielded last.
+A check speaks of its whole asset: of the partitions that this run goes over, judged by it, and of the others as they stand in their files.
+Where an asset has partitions, one check more (`verdict`) has a result for each (partitioned checks are a preview in Dagster 1.13).
 """
 
 import time
@@ -17,10 +17,13 @@ import dagster as dg
 
 from eagle3_assets import gate, stages
 from eagle3_assets.assets.build import partitions_of
-from eagle3_assets.assets.frame import bind_dagster_state, readable_errors
+from eagle3_assets.assets.frame import bind_dagster_state, canceled_by_signals, readable_errors
 from eagle3_assets.campaign import Campaign
-from eagle3_assets.checks.evaluations import Checked, log_each, log_summaries, summary
+from eagle3_assets.checks.evaluations import VERDICT, Checked, failed_in, log_alone, log_partitions, nothing_made, summary
+from eagle3_assets.progress import Step, publish
+from eagle3_assets.review.verdicts.over_all import over_all
 from eagle3_assets.review.verdicts.table import ALL
+from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Artifact
 from eagle3_assets.store import Store, manifest_path
 
@@ -37,33 +40,53 @@ def build(campaign: Campaign) -> list[dg.AssetChecksDefinition]:
 def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
     specs = [
         dg.AssetCheckSpec(
-            c.name,
-            asset=checked.asset_key,
-            description=c.description,
-            blocking=c.blocking,
-            partitions_def=checked.partitions,
+            c.name, asset=checked.asset_key, description=c.description, blocking=c.blocking, metadata={"severity": c.severity}
         )
         for c in checked.stage.checks
     ]
+    if checked.partitions is not None:
+        words = "each partition: whether all of its checks pass, and which did not"
+        specs.append(dg.AssetCheckSpec(VERDICT, asset=checked.asset_key, description=words, partitions_def=checked.partitions))
 
     @dg.multi_asset_check(specs=specs, name="check_" + "__".join(checked.asset_key.path), can_subset=True)
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        with readable_errors():
-            run, store = context.op_execution_context, Store.of(campaign)
+        run, store = context.op_execution_context, Store.of(campaign)
+        with canceled_by_signals(run), readable_errors():
             bind_dagster_state(run.instance, campaign)
-            wanted = sorted(k.name for k in run.selected_asset_check_keys)
-            artifacts = _artifacts(context, campaign, store, checked)
-            begun = _begun(run)
-            judged = {a.partition: gate.judge(a, anew=not gate.was_judged_since(a, begun)) for a in artifacts}
-            if checked.partitions is not None and not run.has_partition_key:
-                log_each(run, checked, judged, wanted)
-            summaries = [summary(checked, name, judged) for name in wanted]
-            if checked.partitions is None or run.has_partition_key or run.has_partition_key_range:
-                yield from summaries
-            else:
-                log_summaries(run, checked, summaries)
+            wanted = {k.name for k in run.selected_asset_check_keys}
+            judged = _judge(_artifacts(context, campaign, store, checked), _begun(run))
+            if VERDICT in wanted:
+                log_partitions(run, checked, judged)
+            everything = dict(sorted({**_standing(campaign, store, checked, judged), **judged}.items()))
+            whole = len(everything) == len(checked.stage.partitions(store))
+            found = {v.check: v for v in over_all(checked.stage.name, checked.stage.checks, everything, whole=whole)}
+            for name in sorted(wanted - {VERDICT}):
+                verdict = found.get(name)
+                if verdict is None:
+                    yield nothing_made(checked, name)
+                elif verdict.passed or failed_in(name, judged):
+                    yield summary(checked, verdict)
+                else:
+                    log_alone(run, checked, summary(checked, verdict))
 
     return checks
+
+
+def _judge(artifacts: list[Artifact], begun: float) -> dict[str, list[Verdict]]:
+    """Verdicts by partition; whoever listens is told how far this is."""
+    judged = {}
+    for done, a in enumerate(artifacts, 1):
+        judged[a.partition] = gate.judge(a, anew=not gate.was_judged_since(a, begun))
+        note = " ".join(n for n in a.place[1:] if n != ALL)
+        publish(Step(f"checks of {a.stage.name}", done, len(artifacts), note))
+    return judged
+
+
+def _standing(campaign: Campaign, store: Store, checked: Checked, judged: dict[str, list[Verdict]]) -> dict[str, list[Verdict]]:
+    """The verdicts of the other partitions as they are filed; those that carry none on their bytes are left out."""
+    keys = [k for k in checked.stage.partitions(store) if k not in judged] if checked.partitions is not None else []
+    found = {k: gate.standing(Artifact(checked.stage, campaign, store, checked.dataset, k)) for k in keys}
+    return {k: verdicts for k, verdicts in found.items() if verdicts is not None}
 
 
 def _begun(run: dg.OpExecutionContext) -> float:

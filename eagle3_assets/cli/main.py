@@ -6,6 +6,7 @@ Belongs here: the list of commands, the catch-all. Does not belong here: any com
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.metadata
 import io
@@ -18,7 +19,8 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from eagle3_assets.errors import Eagle3Error
+from eagle3_assets.environment import refuse_unknown
+from eagle3_assets.errors import Eagle3Error, UsageError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -39,6 +41,7 @@ COMMANDS = {
     "tier": "Where the bytes lie: here, in the remote store; --copy, --free, --compare.",
     "pull": "A campaign, or a partition of its states, back from the remote store.",
     "view": "Every row in a browser; --export DIR writes a folder to send.",
+    "ui": "Dagster's UI: runs, checks, history.",
     "show": "One sample: coloured tokens, loss mask, survivors, evidence.",
     "reconstruct": "Exact ids from anyone's OpenRouter logs (JSON, JSONL, SSE in; JSONL out).",
     "audit": "How often rebuilt ids are right, where the truth is known; --buy asks for more.",
@@ -58,6 +61,9 @@ class _Lazy(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
+            near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            if near and not ctx.resilient_parsing:
+                raise UsageError(f"no command {cmd_name!r}; did you mean `eagle3 {near[0]}`? `eagle3 --help` lists them")
             return None
         module = importlib.import_module(f"eagle3_assets.cli.{cmd_name.replace('-', '_')}")
         app = getattr(module, "app", None)
@@ -83,11 +89,19 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def cli(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Rented answers of a large reasoning model, turned into EAGLE-3 training data that can be trusted."""
+    if context.invoked_subcommand is None:
+        from eagle3_assets.campaign import load_campaign
+        from eagle3_assets.cli.status import print_where
+        from eagle3_assets.store import Store
+
+        campaign = load_campaign()
+        print_where(campaign, Store.of(campaign))
 
 
 def main() -> None:
@@ -123,6 +137,7 @@ def _leave_stdout() -> None:
 
 def _run(args: list[str]) -> int:
     try:
+        refuse_unknown(os.environ)
         result = typer.main.get_command(app).main(args=args, prog_name="eagle3", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:

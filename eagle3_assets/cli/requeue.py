@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from eagle3_assets.campaign import SHARDS, load_campaign
+from eagle3_assets.cli.chosen import partition_named
 from eagle3_assets.collect.run.shard_work import requeue
 from eagle3_assets.errors import GateError
 from eagle3_assets.exact.sample_row import read_table
@@ -29,6 +30,8 @@ def command(
     campaign = load_campaign()
     store = Store.of(campaign)
     names = [campaign.dataset_named(dataset).name] if dataset else [d.name for d in campaign.dataset if d.backend != "import"]
+    if shard is not None:
+        partition_named(campaign, store, shard)
     total = 0
     with store.lock("run", what=f"campaign {campaign.name}"):
         for name in names:

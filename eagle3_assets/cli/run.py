@@ -14,13 +14,15 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from eagle3_assets import gate, stages
 from eagle3_assets.campaign import Campaign, load_campaign
@@ -186,6 +188,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Artifac
     import dagster as dg
 
     from eagle3_assets.assets import frame
+    from eagle3_assets.assets.jobs import job_of, run_tags
     from eagle3_assets.definitions import defs
     from eagle3_assets.partitions import register_partitions
 
@@ -201,21 +204,21 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Artifac
     names = list(dict.fromkeys(a.stage.name for a in stale))
     title = ", ".join(names) + (f" {tags[RANGE_TAGS[0]]}...{tags[RANGE_TAGS[1]]}" if tags else "")
     frame.last_error.clear()
+    # A job of the code location, not an ad hoc one: the run has a name, stands in the timeline and can be executed again from the UI.
+    job = defs.resolve_job_def(job_of([a.stage for a in stale]))
     with _live_line(console, title), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = dg.materialize(
-                [*(defs.assets or []), *(defs.asset_checks or [])],  # type: ignore[list-item]
-                selection=dg.AssetSelection.assets(*(list(k) for k in keys)),
+            result = job.execute_in_process(
+                asset_selection=[dg.AssetKey(list(k)) for k in keys],
                 instance=instance,
-                resources=dict(defs.resources or {}),
-                tags={**tags, "eagle3/stages": ",".join(names)},
+                tags={**tags, **run_tags(campaign, stale), frame.LAUNCHED_BY: frame.EAGLE3_RUN},
                 raise_on_error=False,
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
             result = None
-    if result is None or _was_interrupted(result):
+    if result is None or _was_interrupted(instance, result):
         console.print(f"[yellow]![/yellow] {title}: interrupted; run again to resume", highlight=False)
         return True
     _print_checks(console, result)
@@ -225,8 +228,11 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Artifac
     raise _why(result, frame.last_error)
 
 
-def _was_interrupted(result: Any) -> bool:
-    """Ctrl-C, SIGTERM: raised out of the run, or recorded by Dagster as the failure of a step."""
+def _was_interrupted(instance: Any, result: Any) -> bool:
+    """Ctrl-C, SIGTERM: raised out of the run, or recorded by Dagster as its cancellation, or as the failure of a step."""
+    run = instance.get_run_by_id(result.run_id)
+    if run is not None and run.status.value in ("CANCELING", "CANCELED"):
+        return True
     errors = [getattr(e.event_specific_data, "error", None) for e in result.all_events if e.is_failure]
     names = {c.cls_name for e in errors if e is not None for c in (e, e.cause) if c is not None}
     return "DagsterExecutionInterruptedError" in names
@@ -271,19 +277,43 @@ def _print_checks(console: Console, result: Any) -> None:
         console.print(f"  {mark} {name[0]}: {name[1]}: {escape(str(e.description))}", highlight=False)
 
 
+class _Count(ProgressColumn):
+    """`12/16`; nothing for work whose size is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f}")
+
+
 @contextmanager
 def _live_line(console: Console, title: str) -> Iterator[None]:
+    """A line for the run and one for each stage of it that tells how far it is; a stage's line goes on over its datasets."""
     progress = Progress(
-        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Count(), TimeElapsedColumn(),
         TextColumn("{task.fields[note]}", markup=False), console=console, transient=True, refresh_per_second=4,
     )  # fmt: skip
-    tasks: dict[str, TaskID] = {}
+    lines: dict[str, _Line] = {}
 
     def show(step: Step) -> None:
-        if step.stage not in tasks:
-            tasks[step.stage] = progress.add_task(step.stage, total=step.total, note="")
-        progress.update(tasks[step.stage], completed=step.done, total=step.total, note=step.note)
+        if step.stage not in lines:
+            lines[step.stage] = _Line(progress.add_task(step.stage, total=step.total, note=""))
+        line = lines[step.stage]
+        line.tell(step)
+        progress.update(line.task, completed=line.before + step.done, total=line.before + step.total, note=step.note)
 
     with progress, listening(show):
         progress.add_task(title, total=None, note="")
         yield
+
+
+@dataclass
+class _Line:
+    """How far a stage is: what its earlier datasets were (`before`), and the latest step of this one."""
+
+    task: TaskID
+    before: float = 0.0
+    latest: Step | None = None
+
+    def tell(self, step: Step) -> None:
+        if self.latest is not None and step.done < self.latest.done:  # the next dataset begins
+            self.before += self.latest.total
+        self.latest = step

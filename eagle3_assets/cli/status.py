@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from eagle3_assets.grades import GRADES
 from eagle3_assets.review.verdicts.waivers import read_waivers
 from eagle3_assets.stage import Artifact
 from eagle3_assets.stages import corpus
-from eagle3_assets.store import Store, read_manifest
+from eagle3_assets.store import Store, read_json, read_manifest
 
 if TYPE_CHECKING:
     from eagle3_assets.collect.run.shard_work import ShardResult
@@ -51,14 +52,66 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="everything as 
         print(json.dumps({"campaign": campaign.name, "root": str(store.root), "stages": counted, **summary}, indent=2))
         return
     console = Console()
-    table = Table(title=Text(f"Campaign {campaign.name} in {store.root}"))
+    table = Table(title=Text(f"Campaign {campaign.name} in {store.root}: artifacts"))
     table.add_column("stage")
     for state in ("current", "outdated", "missing", "damaged"):
         table.add_column(state, justify="right")
     for name, counts in counted.items():
         table.add_row(name, *(str(counts.get(s, 0) or "") for s in ("current", "outdated", "missing", "damaged")))
     console.print(table)
+    for path in damaged(campaign, store):
+        console.print(
+            Text.assemble(("damaged ", "bold red"), f"{path}: it is made again by the next `eagle3 run`"), soft_wrap=True
+        )
     print_summary(campaign, store, summary)
+    console.print(
+        Text.assemble((f"{'next':>8}", "bold"), "  ", next_step(campaign, store, counted)), highlight=False, soft_wrap=True
+    )
+
+
+def damaged(campaign: Campaign, store: Store) -> list[str]:
+    """The files that their manifests do not bear out."""
+    return [str(a.path) for a in stages.artifacts(campaign, store) if a.state() == "damaged"]
+
+
+def next_step(campaign: Campaign, store: Store, counted: Mapping[str, Mapping[str, int]]) -> str:
+    """What a person does now, with the command. `counted` is `stage_states`."""
+    open_stages = {name: {s: n for s, n in c.items() if s != "current"} for name, c in counted.items()}
+    open_stages = {name: c for name, c in open_stages.items() if c}
+    rented = any(d.backend == "openrouter" for d in campaign.dataset) and campaign.server.kind == "openrouter"
+    if not any(c.get("current") for c in counted.values()):
+        if campaign.server.kind == "embedded":
+            return "`eagle3 run` makes everything (minutes; the stand-in answers, nothing is bought)"
+        return "`eagle3 doctor` says what this machine lacks, then `eagle3 run --until plan`"
+    if rented and "plan" not in open_stages and "answers" in open_stages:
+        try:
+            planning.approved_usd(campaign, store)
+        except Eagle3Error:
+            return "`eagle3 plan` says what the answers will cost; `eagle3 plan --approve USD` lets them spend"
+    if open_stages:
+        first, states = next(iter(open_stages.items()))
+        words = ", ".join(f"{n} {state}" for state, n in states.items())
+        more = f" and {len(open_stages) - 1} more stages" if len(open_stages) > 1 else ""
+        return f"`eagle3 run` makes what is not current: {first} ({words}){more}"
+    return "everything is current: `eagle3 view` shows every row; edit the campaign and `eagle3 run` makes what changed"
+
+
+def print_where(campaign: Campaign, store: Store) -> None:
+    """Where one is, in four lines: what `eagle3` alone says."""
+    counted = stage_states(campaign, store)
+    made = sum(c.get("current", 0) for c in counted.values())
+    lines = [
+        ("campaign", f"{campaign.name} ({campaign.path})"),
+        ("data", f"{store.root.absolute()}: {made} of {sum(sum(c.values()) for c in counted.values())} artifacts are current"),
+        ("next", next_step(campaign, store, counted)),
+        (
+            "help",
+            "`eagle3 --help` lists the commands, `eagle3 status` says more, `eagle3 init FOLDER` begins a campaign of your own",
+        ),
+    ]
+    console = Console()
+    for name, text in lines:
+        console.print(Text.assemble((f"{name:>8}", "bold"), "  ", text), highlight=False, soft_wrap=True)
 
 
 def stage_states(campaign: Campaign, store: Store) -> dict[str, dict[str, int]]:
@@ -66,6 +119,9 @@ def stage_states(campaign: Campaign, store: Store) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {}
     for artifact in stages.artifacts(campaign, store):
         counts.setdefault(artifact.stage.name, Counter())[artifact.state()] += 1
+    for stage in stages.STAGES:  # parts of a corpus that is not merged yet: how many there will be is not known
+        if stage.wanted(campaign) and stage.name not in counts:
+            counts[stage.name] = Counter(missing=1)
     return {stage: dict(c) for stage, c in counts.items()}
 
 
@@ -197,6 +253,9 @@ def count_shard(campaign: Campaign, store: Store, dataset: Dataset, shard: str) 
 
 def missing_words(campaign: Campaign, store: Store, lacking: list[dict[str, Any]], usd: dict[str, float | None]) -> str:
     """One line for people: what is missing, about what it costs, and what is left of the approval."""
+    unknown = [d.name for d in campaign.dataset if d.backend == "openrouter" and _committed(store.prompts(d.name)) is None]
+    if unknown and not lacking:
+        return f"every answer of {', '.join(unknown)}: its prompts are not made yet, so nobody was asked"
     if not lacking:
         return "nothing: every prompt that OpenRouter answers is answered, counted as failed, or its dataset is closed"
     parts = [
@@ -271,12 +330,45 @@ def print_summary(campaign: Campaign, store: Store, summary: dict[str, Any]) -> 
         ("states", f"{states['bytes']:,} bytes over {states['tokens']:,} tokens, {states['made']} of {states['partitions']} partitions"),
         *(("waived", f"{w['stage']}/{w['dataset']} {w['shard']} {w['check']}: by {w['who']} until {w['until']}: {w['why']}")
           for w in summary["waived"]),
-        ("look", f"{store.reports}/*.html · {store.handoff_tokens} · {store.hidden_states} · `make ui` · `eagle3 show ID`"),
+        *((("remote", _tier_words(campaign, store)),) if campaign.store.remote else ()),
+        ("look", _look_words(store)),
     ]  # fmt: skip
     if summary["score"] is not None:
         lines.insert(1, ("exact", _exact_words(summary["score"])))
     for name, text in lines:
         console.print(Text.assemble((f"{name:>8}", "bold"), "  ", text), highlight=False, soft_wrap=True)
+
+
+def _tier_words(campaign: Campaign, store: Store) -> str:
+    """How much of the campaign the remote store holds, as it is recorded here; nobody is asked."""
+    from eagle3_assets.tier.campaign_copy import whereabouts
+
+    rows = whereabouts(store, {a.path: a for a in stages.artifacts(campaign, store)})
+    whole, there = sum(r.bytes for r in rows), sum(r.remote for r in rows)
+    return f"{there / 1e9:.3f} of {whole / 1e9:.3f} GB lie in {campaign.store.remote} (`eagle3 tier`)"
+
+
+def _look_words(store: Store) -> str:
+    """Where the results are looked at: the viewer first, the page of the reports, one row worth opening."""
+    words = ["`eagle3 view` (every row in a browser)", "`eagle3 ui` (Dagster: runs and checks)"]
+    if (page := store.reports / "campaign.html").exists():
+        words.append(str(page))
+    if (sample := _worst_row(store)) is not None:
+        words.append(f"`eagle3 show {sample}` (the row to look at first)")
+    return " · ".join(words)
+
+
+def _worst_row(store: Store) -> str | None:
+    """The sample that the reports would have a person look at first."""
+    for path in sorted(store.reports.glob("*.json")):
+        try:
+            worst = read_json(path).get("worst") or []
+        except (StoreError, AttributeError):
+            continue
+        for line in worst:
+            if line.get("grade") == "Q" and str(line.get("command", "")).startswith("eagle3 show "):
+                return str(line["command"]).removeprefix("eagle3 show ")
+    return None
 
 
 def _unknown_words(usd: dict[str, float | None]) -> str:

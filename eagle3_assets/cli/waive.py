@@ -36,7 +36,10 @@ def command(
     campaign = load_campaign()
     store = Store.of(campaign)
     if stage is None:
-        for w in read_waivers(store):
+        given = read_waivers(store)
+        if not given:
+            print("nothing is waived")
+        for w in given:
             print(f"{w.stage} {w.dataset} {w.shard} {w.check}: {w.words} (given {w.given})")
         return
     named = {s.name: s for s in stages.STAGES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from pydantic import Field
 
 from eagle3_assets.campaign import Campaign
 
@@ -19,15 +20,15 @@ class GpuResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     What is changed here (in the launchpad) counts for this run: where the model runs, never what it is.
     """
 
-    engine: str
-    weights: str
-    device: str
-    devices: list[str]
-    dtype: str
-    batch_tokens: int
-    tensor_parallel: int
-    workers: int
-    urls: list[str]
+    engine: str = Field(description="transformers, vllm or ray; decides the states, so it must be the campaign's")
+    weights: str = Field(description="folder or hub name of the target's weights; must be the campaign's")
+    device: str = Field(description="where the model runs: cpu, cuda:0")
+    devices: list[str] = Field(description="several devices, a worker each; empty: `device` alone")
+    dtype: str = Field(description="number format of the states; must be the campaign's")
+    batch_tokens: int = Field(description="tokens of one forward pass; less where memory is short")
+    tensor_parallel: int = Field(description="vllm: devices that share one model")
+    workers: int = Field(description="ray: workers that load the model")
+    urls: list[str] = Field(description="vllm: servers that run already, instead of starting one")
 
     @classmethod
     def of(cls, campaign: Campaign) -> GpuResource:

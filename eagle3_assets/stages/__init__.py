@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.stage import Artifact, Stage
@@ -63,6 +64,43 @@ def named(name: str) -> Stage:
 copyreg.pickle(Stage, lambda stage: (named, (stage.name,)))  # to a worker process a stage goes by its name
 
 
+class Intent(NamedTuple):
+    """What a person wants of some stages that follow each other: a job in Dagster, a folder of its groups, a part of `eagle3 run`."""
+
+    name: str
+    words: str
+
+
+# An intent begins at a stage and goes on to the next one that begins another: a new stage belongs to that of the stage before it.
+BEGINS = {
+    "tokenizer_probe": Intent(
+        "prepare", "Probe the tokenizer, list who may answer, sample prompts, ask a pilot, plan what it costs"
+    ),
+    "answers": Intent("collect", "Ask for answers that are missing, under the approval. Costs money"),
+    "wire_profiles": Intent("judge", "Learn what each provider does to text and bills, rebuild exact ids, report. Costs nothing"),
+    "corpus": Intent("merge", "Admit, deduplicate, split and shuffle rows; draft vocabulary; tokens for trainers. Costs nothing"),
+    "hidden_states": Intent(
+        "extract", "The target model's states and its verdict on rows. Needs the target's weights, a GPU for real ones"
+    ),
+    "handoff_speculators": Intent("handoff", "Write what the trainers read. Costs nothing"),
+    "drafter": Intent("train", "Train a drafter with a trainer of its own environment, measure its acceptance"),
+}
+
+
+def intents() -> list[tuple[Intent, list[Stage]]]:
+    """The flow by intent, in order."""
+    found: list[tuple[Intent, list[Stage]]] = []
+    for stage in STAGES:
+        if stage.name in BEGINS or not found:
+            found.append((BEGINS.get(stage.name, Intent("flow", "")), []))
+        found[-1][1].append(stage)
+    return found
+
+
+def intent_of(stage: Stage) -> Intent:
+    return next(intent for intent, its in intents() if stage in its)
+
+
 def names() -> list[str]:
     return [stage.name for stage in STAGES]
 
@@ -83,19 +121,19 @@ def made(campaign: Campaign, store: Store, dataset: str | None = None, shard: st
 
 
 def groups() -> list[list[Stage]]:
-    """The flow as runs: neighbours that are partitioned alike go together, each partitioned stage by itself.
+    """The flow as runs: neighbours of one intent that are partitioned alike go together, each partitioned stage by itself.
 
-    A stage with `again_after` comes once more, in the first group behind the one it waits for.
+    A stage with `again_after` comes once more, in a run of its own behind the one it waits for.
     """
     found: list[list[Stage]] = []
+    for _, its in intents():
+        for i, stage in enumerate(its):
+            if i and not stage.per.partitioned and not its[i - 1].per.partitioned:
+                found[-1].append(stage)
+            else:
+                found.append([stage])
     for stage in STAGES:
-        if found and not stage.per.partitioned and not found[-1][-1].per.partitioned:
-            found[-1].append(stage)
-        else:
-            found.append([stage])
-    place = {stage.name: i for i, group in enumerate(found) for stage in group}
-    for stage in STAGES:
-        behind = place.get(stage.again_after, len(found)) + 1
+        behind = next((i for i, group in enumerate(found, 1) if stage.again_after in [s.name for s in group]), len(found))
         if behind < len(found):
-            found[behind].insert(0, stage)
+            found.insert(behind, [stage])
     return found

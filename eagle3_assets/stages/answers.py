@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ValidationError
 
 from eagle3_assets import gate
 from eagle3_assets import store as st
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.collect.campaign_ledger import open_ledger
+from eagle3_assets.collect.money.account import read_account
 from eagle3_assets.collect.money.ledger import Ledger
 from eagle3_assets.collect.run.collector import Progress, Servers, ShardJob, ShardResult, collect
 from eagle3_assets.collect.servers.routing import stored_routing
@@ -26,10 +29,10 @@ from eagle3_assets.progress import Every, Step, publish
 from eagle3_assets.review import invariants
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
-from eagle3_assets.stage import After, Artifact, Card, Gate, Interrupted, Job, Made, Per, Stage
+from eagle3_assets.stage import After, Artifact, Card, Gate, Interrupted, Job, Made, Option, Per, Stage
 from eagle3_assets.stages import plan, prompts, tokenizer_probe
 from eagle3_assets.stages.pilot import rented, token_counter
-from eagle3_assets.store import commit, manifest_path
+from eagle3_assets.store import Store, commit, manifest_path
 from eagle3_assets.wire import journal
 
 LINE_EVERY_S, OBSERVATION_EVERY_S = 15.0, 60.0
@@ -49,7 +52,23 @@ def inputs(a: Artifact) -> Inputs:
     return Inputs(a.of(prompts.STAGE).digest(), a.partition, a.store.closed(a.dataset).exists())
 
 
+OPTIONS = (
+    Option("in_flight", int, "requests on their way at once", lambda c: c.collect.in_flight),
+    Option("attempts", int, "tries a prompt, transport and server faults together", lambda c: c.collect.attempts),
+    Option(
+        "stop_grace_s", float, "seconds that requests in flight have when the run is stopped", lambda c: c.collect.stop_grace_s
+    ),
+    Option(
+        "budget_usd", float, "the most that this run may spend, in USD, below what is left of the approval; left out: all of it"
+    ),
+    Option("dry_run", bool, "only say in the run's log what would be asked; nothing is sent", lambda _: False),
+)
+
+
 def work(job: Job) -> None:
+    if job.chosen.get("dry_run"):
+        job.face.log(f"dry run, nothing is sent: {_would_ask(job)}")
+        return
     results = run(_collect(job))
     if open_shards := [r for r in results if not r.complete]:
         raise GateError(_incomplete(open_shards))
@@ -58,9 +77,11 @@ def work(job: Job) -> None:
 async def _collect(job: Job) -> list[ShardResult]:
     from eagle3_assets.prompts.file import read_shard
 
-    campaign, store, datasets = job.campaign, job.store, job.datasets
+    campaign, store, datasets = as_chosen(job.campaign, job.chosen), job.store, job.datasets
     paid = any(rented(d) for d in datasets)
     approved = planning.approved_usd(campaign, store) if paid else 0.0
+    if (most := job.chosen.get("budget_usd")) is not None:
+        approved = min(approved, committed_usd(store) + most)
     servers = job.face.servers(campaign, store, rented=paid)
     shards = {(a.dataset, a.partition): (a, a.inputs()) for a in job.artifacts}
     jobs = [
@@ -98,6 +119,33 @@ async def _collect(job: Job) -> list[ShardResult]:
     if stop.is_set():
         raise Interrupted
     return results
+
+
+def as_chosen(campaign: Campaign, chosen: Mapping[str, Any]) -> Campaign:
+    """The campaign with what one run chose of `[collect]`. Raises GateError for what that table would refuse."""
+    given = {name: chosen[name] for name in ("in_flight", "attempts", "stop_grace_s") if name in chosen}
+    try:
+        table = type(campaign.collect).model_validate({**campaign.collect.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise GateError(f"{first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}; change it in the launchpad") from None
+    return campaign.model_copy(update={"collect": table})
+
+
+def committed_usd(store: Store) -> float:
+    """What is spent, reserved or held so far."""
+    total = read_account(store.ledger).totals.total
+    return total.spent_usd + total.reserved_usd + total.ambiguous_usd
+
+
+def _would_ask(job: Job) -> str:
+    from eagle3_assets.prompts.file import read_shard
+
+    lacking: Counter[str] = Counter()
+    for a in job.artifacts:
+        selected = {p.key for p in read_shard(job.store.prompts(a.dataset), a.partition) if not p.reserve}
+        lacking[a.dataset] += len(selected - set(journal.best(journal.read(a.path))))
+    return ", ".join(f"{n:,} answers of {name}" for name, n in lacking.items())
 
 
 async def probe_again(
@@ -219,5 +267,6 @@ STAGE = Stage(
     resources=frozenset({"openrouter"}),
     one_step=True,
     costs_money=True,
+    options=OPTIONS,
     card=card,
 )

@@ -45,7 +45,7 @@ def make(a: Artifact) -> Made:
     from eagle3_assets.viewer_links import report_url, rows_url
 
     made_from = a.inputs()
-    verdicts = [v for shard in a.all_of(tokens.STAGE) for v in gate.judge(shard)]
+    verdicts = {shard.partition: gate.judge(shard) for shard in a.all_of(tokens.STAGE)}
     built = build_report(a.campaign, a.store, a.campaign.dataset_named(a.dataset), verdicts)
     manifest = commit(a.path, files=report_files(a.store, a.dataset), inputs=made_from, numbers=built.numbers)
     links = {"page": Url(report_url(a.dataset)), "look_at_rows": Url(rows_url(dataset=a.dataset))}

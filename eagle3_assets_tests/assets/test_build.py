@@ -36,7 +36,10 @@ def make(a: Artifact, face: Any) -> Made:
     if a.partition == "02":
         raise BudgetStop("stopped on budget")
     st.write_json(a.path, {"shard": a.partition})
-    return Made(a, st.commit(a.path, files=[a.path], inputs=a.inputs()), {"name": f"shard {a.partition}"}, rows=1)
+    numbers = {"rows": 1, "grades": {"A0": 1}, "passed": True}
+    return Made(
+        a, st.commit(a.path, files=[a.path], inputs=a.inputs(), numbers=numbers), {"name": f"shard {a.partition}"}, rows=1
+    )
 
 
 def fail(a: Artifact) -> list[Any]:
@@ -96,7 +99,23 @@ def test_each_partition_of_a_range_has_its_own_data_version_and_figures(
         digest = Artifact(SHARDED, campaign, store, DATASET, shard).digest()
         assert event.tags[DATA_VERSION] == digest and event.tags["dagster/code_version"] == "3"
         assert event.metadata["name"].value == f"shard {shard}" and event.metadata["digest"].value == digest
-        assert event.metadata["dagster/row_count"].value == 1
+        assert event.metadata["dagster/partition_row_count"].value == 1
+
+
+def test_no_event_of_a_partition_is_empty_and_the_asset_has_figures_of_its_own(
+    campaign: Campaign, store: Store, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "STAGES", [SHARDED])
+    assert run(campaign, instance, "sharded", DATASET, "00", "01").success
+    key = dg.AssetKey(["sharded", DATASET])
+    events = [r.asset_materialization for r in instance.fetch_materializations(key, limit=100).records]
+    assert len(events) >= 4 and all(e is not None and e.metadata["name"].value == f"shard {e.partition}" for e in events)
+    latest = events[0]
+    assert latest is not None
+    figures = {name: value.value for name, value in latest.metadata.items() if name.startswith(("whole_asset", "dagster/row"))}
+    assert figures == {
+        "whole_asset/partitions": "2 of 16", "whole_asset/rows": 2, "whole_asset/grades": {"A0": 2}, "dagster/row_count": 2,
+    }  # fmt: skip
 
 
 def test_what_was_committed_before_the_work_stopped_is_recorded_and_nothing_else(
@@ -115,7 +134,7 @@ def test_metadata_keeps_numbers_numeric_and_drops_nothing_but_none(campaign: Cam
         "table": Records([{"a": 1, "b": None}]),
     }  # fmt: skip
     shown = described(Made(Artifact(SHARDED, campaign, store, DATASET, "00"), manifest, words, rows=7))
-    assert shown["rows"] == 3 and shown["share"] == 0.5 and "none" not in shown and shown["dagster/row_count"] == 7
+    assert shown["rows"] == 3 and shown["share"] == 0.5 and "none" not in shown and shown["dagster/partition_row_count"] == 7
     kinds = {
         "why": dg.JsonMetadataValue, "file": dg.PathMetadataValue, "text": dg.MarkdownMetadataValue, "page": dg.UrlMetadataValue,
         "table": dg.TableMetadataValue,

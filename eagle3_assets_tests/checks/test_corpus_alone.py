@@ -188,11 +188,17 @@ def test_executing_a_check_judges_the_files_and_not_what_was_filed(store: Store)
     filed = gate.filed_of(artifact(store, "07"), gate.committed(artifact(store, "07")))
     lie = [dataclasses.replace(v, passed=True) for v in gate.judge(artifact(store, "07"), anew=True)]
     filed.write(lie)
-    for tags, partitions in (({"dagster/partition": "07"}, {"07"}), ({}, {None, *SHARDS})):
+    for tags, partitions in (({"dagster/partition": "07"}, {"07"}), ({}, set(SHARDS))):
         words, evaluations = execute_checks(tags)
+        shards = [e for e in evaluations if e.check_name == "verdict"]
+        assert {e.partition for e in shards} == partitions
+        assert [(e.partition, str(e.description).partition(":")[0]) for e in shards if not e.passed] == [
+            ("07", "1 of 31 checks fail; loss_mask")
+        ]
+        assert len(evaluations) == len(partitions) + len(tokens.STAGE.checks)  # not one for every check of every partition
         assert "blocking" in words and "loss_mask" in words  # and no error of ours
         found = [e for e in evaluations if e.check_name == "loss_mask"]
-        assert {e.partition for e in found} == partitions
+        assert {e.partition for e in found} == {None}
         failed = [e for e in found if not e.passed]
         assert failed and all(
             e.severity is dg.AssetCheckSeverity.ERROR and "1 rows fail it" in str(e.description) for e in failed
@@ -201,3 +207,14 @@ def test_executing_a_check_judges_the_files_and_not_what_was_filed(store: Store)
         assert f"eagle3 show {sample}" in str(told["open_an_example"].value) and "anew" in str(told["judged_from"].value)
     judged = filed.read()
     assert judged is not None and [v.check for v in judged.verdicts if v.stops] == ["loss_mask"]
+
+
+def test_a_failure_in_another_shard_is_told_and_stops_nothing_here(store: Store) -> None:
+    """A check speaks of the whole dataset; only what this run made can stop it."""
+    spoil(store, "07")
+    gate.judge(artifact(store, "07"), anew=True)
+    words, evaluations = execute_checks({"dagster/partition": "03"})
+    assert words == ""
+    told = next(e for e in evaluations if e.check_name == "loss_mask")
+    assert not told.passed and told.blocking is False and "15 of 16 partitions pass; partition 07" in str(told.description)
+    assert [(e.partition, e.passed) for e in evaluations if e.check_name == "verdict"] == [("03", True)]

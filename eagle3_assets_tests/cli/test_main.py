@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,47 @@ def test_doctor_refuses_the_real_campaign_without_a_key(
     assert main.run(["doctor", "--json"]) == 1
     found = {f["what"]: f for f in json.loads(capsys.readouterr().out)}
     assert found["key"]["level"] == "fail" and "OPENROUTER_API_KEY" in found["key"]["found"]
+
+
+def test_alone_it_says_where_one_is_and_what_comes_next(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    shown = capsys.readouterr().out
+    assert "campaign  demo" in shown and str(store.root.absolute()) in shown and "next  `eagle3 run`" in shown
+
+
+def test_nothing_was_asked_is_not_nothing_is_missing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "every answer of b3_magicoder, b8_sweagent: its prompts are not made yet" in shown
+    assert "hidden_states" in shown and "next  `eagle3 run`" in shown and "eagle3 view" in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["recheck", "b3_magicoder", "--shard", "99"], "no shard named '99'; Shards are 00 to 15"),
+        (["recheck", "b3_magicoder", "--shard", "3"], "did you mean 03?"),
+        (["recheck", "--stage", "token"], "no stage named 'token'; did you mean tokens? Stages are tokenizer_probe"),
+        (["requeue", "--reason", "wire_text", "--shard", "99"], "no shard named '99'"),
+        (["statu"], "no command 'statu'; did you mean `eagle3 status`?"),
+    ],
+)
+def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are(
+    args: list[str], words: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(args) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_checking_a_shard_that_was_never_made_is_no_success(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["recheck", "b3_magicoder", "--shard", "03"]) == 1
+    assert "nothing with checks was made for b3_magicoder shard 03" in capsys.readouterr().err
+
+
+def test_an_occupied_port_ends_the_ui_at_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main.run(["ui", "--port", str(port)]) == 1
+    assert f"port {port} of 127.0.0.1 is in use; give another: eagle3 ui --port" in capsys.readouterr().err

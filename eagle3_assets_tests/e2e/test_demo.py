@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,32 @@ def test_one_partition_and_a_range_of_two_datasets_materialize_as_one_step(demo:
         "dagster", "asset", "materialize", *module, "--select", "tokens/b3_magicoder", "--partition-range", "02...03"
     )
     assert behind.returncode == 0, last_line(behind)
+
+
+def test_every_table_has_the_columns_that_its_asset_describes(demo: Place) -> None:
+    from eagle3_assets.assets.description import columns_of
+
+    root = demo.root("demo")
+    files = {
+        "prompts": root / "prompts" / "b3_magicoder.parquet", "tokens": root / "tokens" / "b3_magicoder" / "00.parquet",
+        "corpus": root / "corpus" / "part-00000.parquet", "vocab_map": root / "vocab_map" / "token_freq.parquet",
+        "hidden_states": root / "hidden_states" / "00000" / "on_policy.parquet",
+    }  # fmt: skip
+    for stage, path in files.items():
+        assert set(columns_of(stage)) == set(pq.read_schema(path).names), stage
+    first = json.loads((root / "handoff" / "tokens" / "tokens.jsonl").read_text().splitlines()[0])
+    assert set(columns_of("handoff_tokens")) == set(first)
+
+
+def test_runs_of_the_command_have_a_jobs_name_and_tags_and_a_campaign(demo: Place) -> None:
+    """So that the UI names them, puts them into its timeline and executes them again."""
+    runs = sqlite3.connect(demo.folder / "data" / "dagster" / "history" / "runs.db")
+    names = {name for (name,) in runs.execute("SELECT pipeline_name FROM runs")}
+    assert {"prepare", "collect", "judge", "merge", "extract", "handoff", "train"} <= names and not any(
+        "ephemeral" in n for n in names
+    )
+    tagged = {key for (key,) in runs.execute("SELECT DISTINCT key FROM run_tags")}
+    assert {"eagle3/campaign", "eagle3/stages", "eagle3/datasets"} <= tagged
 
 
 def test_definitions_validate(demo: Place) -> None:

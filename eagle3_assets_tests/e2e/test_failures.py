@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -270,6 +271,9 @@ def test_ctrl_c_is_exit_130_and_the_next_run_resumes(place: Place) -> None:
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == 130, stderr
     assert "Traceback" not in stderr and "interrupted" in stderr
+    runs = sqlite3.connect(place.folder / "data" / "dagster" / "history" / "runs.db")
+    newest = runs.execute("SELECT status FROM runs ORDER BY id DESC LIMIT 1").fetchone()
+    assert newest == ("CANCELED",)  # as Terminate in the UI: what is missing is not among what failed
     before = _answers(place, "stopped")
     assert place.run("eagle3", "run", "--until", "answers", **env).returncode == 0
     assert before.items() <= _answers(place, "stopped").items()

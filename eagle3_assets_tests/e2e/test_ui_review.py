@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium"),
 ]
 FINE, WARNS, STOPS = "a1_deepswekimi", "b1_glaive", "b3_magicoder"
-GROUP = "/locations/__repository__@eagle3_assets.definitions/asset-groups/tokens/lineage"
+GROUP = "/locations/__repository__@eagle3_assets.definitions/asset-groups/3_judge/tokens/lineage"
 RED, ORANGE, GREEN = "accent-red", "accent-yellow", "accent-green"
 RUNS = "{ runsOrError(limit: 1) { ... on Runs { results { runId status } } } }"
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
@@ -74,7 +74,9 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert done.returncode == 1 and "blocking checks failed (tokens/b3_magicoder: completion_equals_bill" in done.stderr, (
         done.stderr
     )
-    here.run("dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "group:report", timeout=300)
+    here.run(
+        "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "group:3_judge/report", timeout=300
+    )
     assert (here.root("review") / "reports" / f"{STOPS}.html").exists()
     yield here
     here.close()
@@ -142,7 +144,7 @@ def test_all_checks_of_a_dataset_are_executed_from_the_ui_and_judge_the_files(de
         dev.wait(lambda: dev.status(run) in ENDED and dev.status(run), 180) == "FAILURE"
     )  # a blocking check failed, as in a run
     page.close()
-    page = page_of(browser, checks_url(dev), "partitions pass; shard", "Evaluation result")
+    page = page_of(browser, checks_url(dev), "partitions pass; partition", "Evaluation result")
     keep(page, "review-checks")
     assert RED in colour_of(page, "completion_equals_bill") and ORANGE in colour_of(page, "quarantined_share")
     assert GREEN in colour_of(page, "loss_mask")
@@ -182,7 +184,7 @@ def test_each_shard_has_its_own_result_and_its_history(dev: Dev, browser: Any) -
     keep(page, "review-history")
     shown = page.inner_text("body")
     page.close()
-    assert "Failed" in shown and "Passed" in shown and "partitions pass; shard" in shown
+    assert "Failed" in shown and "Passed" in shown and "partitions pass; partition" in shown
 
 
 def test_the_report_opens_in_the_ui_and_as_a_page(dev: Dev, browser: Any, reviewed: Place) -> None:

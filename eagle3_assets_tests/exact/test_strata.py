@@ -14,12 +14,13 @@ from typing import cast
 import pytest
 
 from eagle3_assets.exact.prompt_side.render import render_prompt
-from eagle3_assets.exact.providers.predictive import at_least, by_length, clears, contradiction
+from eagle3_assets.exact.providers.predictive import by_length, clears, contradiction
 from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
 from eagle3_assets.exact.search.modes import modes_of
 from eagle3_assets.exact.search.observations import Observation
 from eagle3_assets.exact.search.readings import RULES, Billing, Rule
 from eagle3_assets.exact.search.reconstruct import reconstruct
+from eagle3_assets.intervals import at_least
 from eagle3_assets.targets.grammar import split
 from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields

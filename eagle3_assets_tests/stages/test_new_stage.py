@@ -97,7 +97,7 @@ def eagle3(place: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_a_stage_of_one_file_and_one_line_is_everywhere(place: Path) -> None:
     group, before, version, checks = json.loads(python(place, GRAPH))
-    assert (group, before, version, checks) == ("word_count", ["tokenizer_probe"], "1", ["not_none"])
+    assert (group, before, version, checks) == ("1_prepare/word_count", ["tokenizer_probe"], "1", ["not_none"])
 
     eagle3(place, "run", "--until", "word_count")
     counted = json.loads((place / "data" / "demo" / "word_count" / "b3_magicoder.json").read_text())

@@ -233,7 +233,8 @@ class Space:
         )
         messages, renamed = self._numbered(form.tool_ids), self._renamed(form.tool_ids)
         keeps = kept_reasoning(messages, self.thinking, form)
-        varies, out = self._varies, [self._encode(system_turn(self.profile, messages, form), form)]
+        first = [bend_message(message, form) for message in messages[:1]]  # a developer's message may be the system's
+        varies, out = self._varies, [self._encode(system_turn(self.profile, first, form), form)]
         for k, message in enumerate(messages):
             # what changes nothing in a message gives it no second key: most turns of a long history are the same in all its forms
             calls, reasons, speaks = varies[k]

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eagle3_assets.exact.providers.predictive import at_least
 from eagle3_assets.exact.search.deviations import (
     KINDS,
     PRIOR_DAMAGE,
@@ -34,6 +33,7 @@ from eagle3_assets.exact.search.deviations import (
 from eagle3_assets.exact.search.habits import Spelling
 from eagle3_assets.exact.search.observations import Observation
 from eagle3_assets.exact.search.wire_facts import AGAINST_SCHEMA
+from eagle3_assets.intervals import at_least
 
 # How likely damage keeps to answers with one fact, before the misses are looked at; each fact has to earn it against all others. Judged, not
 # counted: rewriting worlds of benchmarks/foreign mostly do, no recorded provider rewrites texts

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from eagle3_assets.exact.search.habits import Habit
 from eagle3_assets.exact.search.observations import Observation
+from eagle3_assets.intervals import at_least, at_most
 
 ALPHA = 1e-3  # of all looks at one window together
 EXCESS_ALPHA = 0.01
@@ -31,26 +32,6 @@ STEEPEST = 2e-4
 CLEARED, CLEARED_ALPHA = 0.05, 0.05
 # A model's habits differ between prompts: a run may be so many times as frequent as elsewhere, and so much
 HABIT_FACTOR, HABIT_SLACK = 3.0, 0.05
-
-
-def at_least(k: int, n: int, p: float) -> float:
-    """P(X >= k), X binomial (n, p)."""
-    if k <= 0:
-        return 1.0
-    if p <= 0.0:
-        return 0.0
-    if p >= 1.0:
-        return 1.0
-    log_p, log_q = math.log(p), math.log1p(-p)
-    front = math.lgamma(n + 1)
-    return min(1.0, math.fsum(
-        math.exp(front - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * log_p + (n - i) * log_q) for i in range(k, n + 1)
-    ))  # fmt: skip
-
-
-def at_most(k: int, n: int, p: float) -> float:
-    """P(X <= k), X binomial (n, p)."""
-    return 1.0 - at_least(k + 1, n, p)
 
 
 def clears(missed: Sequence[bool]) -> bool:

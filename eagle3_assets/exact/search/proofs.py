@@ -255,6 +255,9 @@ def _off_the_path(case: Case, chosen: Selection, best: Chosen, channels: Sequenc
         return Found(parts, p, way, "boundaries" if single else "deltas", rivals=rivals, reason=doubt)
     if not canonical:
         return None
+    if not cuts and not any(c.off for c in channels):
+        # No edge lies inside an id of the encoder's: a delta of two ids happens to spell one id of the vocabulary, and the bill counts two
+        return _on_the_path(case, chosen, best, channels)
     where = "arguments" if in_arguments else "text"
     reason = f"the stream's deltas cut inside an id of the {where}, so other ids may have been sampled"
     own = _cut(case, best)

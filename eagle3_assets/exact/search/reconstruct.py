@@ -42,6 +42,7 @@ from eagle3_assets.exact.search.server_ids import from_server_ids, server_prompt
 from eagle3_assets.exact.search.wire_text import canonical_fields
 from eagle3_assets.exact.search.witnesses import mute_edges
 from eagle3_assets.grades import GRADES
+from eagle3_assets.intervals import at_least
 from eagle3_assets.targets.grammar import Ids, Parts, assemble, check
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.targets.turn_text import doubt_of
@@ -52,6 +53,9 @@ P_IMPORTED, P_UNVERIFIED, P_IN_DOUBT = 0.95, 0.5, 0.9
 # How often a provider of which nothing is known does only what some reading says. Judged: of 40 rewriting worlds of benchmarks/foreign most
 # are met by no report, and of some sixty public reports five were of none of the readings
 KNOWN_WORLD = 0.95
+# Whitespace that the model hardly ever writes, in an answer among those that its provider was learned from: the tail of the model's habit (35 of
+# 35 rows of benchmarks/exactness), or something that the server does as seldom
+SELDOM_SEEN, TAIL_ALPHA = 0.9, 0.01
 UNSEEN_DAMAGE = 0.0125  # share of answers that were changed on the way and meet their bill: no row of B1 where it is more
 NEGLIGIBLE_PROMPT = 0.005  # a prompt with a smaller share is no survivor: all that has never been seen stays in p_exact alone
 OFTEN_ODD = 0.03  # of answers whose bill shows that they are not canonical: worth a word where a bill is met by nothing
@@ -350,6 +354,11 @@ def _grade(attempt: Attempt, found: Found, share: float, distinct: int, reasons:
         p *= KNOWN_WORLD
     way = found.way.way if found.way else None
     if way and case.decided and _unheard_of(case, way):
+        if case.is_of_window and not _often(case, way):
+            reasons.append(
+                "the model hardly ever writes such whitespace, and few other answers tell whether this provider puts it there"
+            )
+            return "C1", SELDOM_SEEN * p
         reasons.append("the model hardly ever writes such whitespace: has the provider changed since its profile was learned?")
         return "C1", 0.5 * p
     if way and case.truncated and _cut_may_be_stripped(way):
@@ -399,6 +408,15 @@ def _unheard_of(case: Case, way: Way) -> bool:
         if texts[k].core and not way.reading.edges[k].hides(calls) and not (case.truncated and k % 2):
             share *= case.habit_share(place_of(edge, calls), run)
     return share < RULED_OUT
+
+
+def _often(case: Case, way: Way) -> bool:
+    """Whether the provider shows one of these runs oftener than the tail of a model's habit would be."""
+    rows, calls = int(case.window.get("rows") or 0), way.frame.parts.section is not None
+    shown = (
+        case.times_unheard_of(place_of(edge, calls), run) for edge, run in zip(EDGES, (*way.reasoning, *way.content), strict=True)
+    )
+    return any(times and at_least(times, rows, RULED_OUT) < TAIL_ALPHA for times in shown)
 
 
 def _cut_may_be_stripped(way: Way) -> bool:

@@ -47,7 +47,7 @@ from eagle3_assets.exact.search.readings import (
     unlearned_readings,
     ways_of,
 )
-from eagle3_assets.exact.search.wire_facts import facts_of
+from eagle3_assets.exact.search.wire_facts import WORD, facts_of, words_of
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -115,6 +115,12 @@ class Case:
         return _of_turn(windows[0], "calls" if calls else "text")
 
     @property
+    def is_of_window(self) -> bool:
+        """Whether the answer came between the first and the last of those that its window was learned from: a change would show there."""
+        window = self.window
+        return self.at is not None and "from" in window and float(window["from"]) <= self.at <= float(window["to"])
+
+    @property
     def billed(self) -> int | None:
         """The completion's bill, with the reasoning where the provider bills it apart (maple#824)."""
         billed = self.fields.billed_completion
@@ -163,6 +169,10 @@ class Case:
         fields, runs = int(habit.get("fields", 0)), habit.get("runs") or {}
         return (float(runs.get(run, 0.0)) + 0.25) / (fields + 1) if fields >= 1 / RULED_OUT else 1.0
 
+    def times_unheard_of(self, edge: str, run: str) -> int:
+        """How often the window that the answer belongs to shows a run that nobody else shows."""
+        return int(((self.window.get("unheard_of") or {}).get(edge) or {}).get(run, 0))
+
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
         return dict(((self.wire or {}).get("model") or {}).get("sampling") or {})
@@ -178,7 +188,10 @@ class Case:
         """P(changed on the way), by what the provider misses in answers that show what this one shows."""
         parts = self.window.get("damage_parts")
         facts = facts_of(self.request, self.fields) if parts else frozenset()
-        return min(sum(float(part["weight"]) * float(part["share"]) for part in parts or () if part["fact"] in facts), 1.0)
+        if any(str(part["fact"]).startswith(WORD) for part in parts or ()):
+            facts |= {WORD + word for word in words_of(self.fields)}
+        meant = (part for part in parts or () if (part["fact"] in facts) != bool(part.get("absent")))
+        return min(sum(float(part["weight"]) * float(part["share"]) for part in meant), 1.0)
 
     @cached_property
     def drawn(self) -> Drawn:

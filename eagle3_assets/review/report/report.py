@@ -19,7 +19,7 @@ from eagle3_assets.review.report.page import MAX_MARKDOWN, render_html, render_m
 from eagle3_assets.review.report.pictures import MAX_BYTES, draw_report
 from eagle3_assets.review.report.report_checks import judge_statistics
 from eagle3_assets.review.rows.quarantine import rejected, write_rejected
-from eagle3_assets.review.verdicts.shares import pooled
+from eagle3_assets.review.verdicts.over_all import over_all
 from eagle3_assets.review.verdicts.table import CHECKS, check_named
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.review.verdicts.waivers import read_waivers
@@ -38,13 +38,15 @@ class Report:
     markdown: str
 
 
-def build_report(campaign: Campaign, store: Store, dataset: Dataset | str, verdicts: Sequence[Verdict] = ()) -> Report:
-    """Count, draw and write the report of a dataset. `verdicts` are those of stage `tokens`, all shards together.
+def build_report(
+    campaign: Campaign, store: Store, dataset: Dataset | str, verdicts: Mapping[str, Sequence[Verdict]] | None = None
+) -> Report:
+    """Count, draw and write the report of a dataset. `verdicts` are those of stage `tokens`, by shard.
 
     Reads one shard at a time. All text that came from outside (providers, reasons, file contents) is made printable and escaped.
     """
     name = dataset if isinstance(dataset, str) else dataset.name
-    data = collect_report(campaign, store, name, verdicts)
+    data = collect_report(campaign, store, name, verdicts or {})
     room = (MAX_MARKDOWN - len(render_markdown(data, b"").encode())) * 3 // 4 - 100  # base64
     png = draw_report(data, min(MAX_BYTES, room))
     markdown = render_markdown(data, png)
@@ -68,18 +70,19 @@ def quarantine_path(store: Store, dataset: str) -> Path:
     return store.report(dataset).with_suffix(".quarantine.parquet")
 
 
-def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:
     """The report as plain JSON; every text in it is printable."""
     figures = count.count_dataset(campaign, store, dataset)
     facts = campaign.dataset_named(dataset)
     funnel = count.funnel_lines(store, dataset, figures)
+    judged = over_all("tokens", CHECKS["tokens"], verdicts)
     data = {
         "dataset": dataset,
         "campaign": campaign.name,
         "backend": facts.backend,
         "licence": facts.licence,
         "verdict": {},  # in its place, and filled at the end
-        "checks": check_lines(verdicts),
+        "checks": check_lines(judged, shards=len(verdicts)),
         "totals": dict(figures.totals),
         "grades": count.grade_lines(figures),
         "billing": count.billing_lines(figures),
@@ -92,13 +95,13 @@ def collect_report(campaign: Campaign, store: Store, dataset: str, verdicts: Seq
         "funnel": funnel,
         "set_aside": funnel[0]["lost"],
         "reasons": dict(sorted(figures.reasons.items())),
-        "round_trip": count.round_trip_line(verdicts),
+        "round_trip": count.round_trip_line(judged),
         "worst": [line for _, line in figures.worst],
     }
     statistics = judge_statistics(data)
     data["statistics"] = [asdict(v) | {"description": check_named("report", v.check).description} for v in statistics]
     data["changes"] = change_lines(store, figures)
-    data["verdict"] = _verdict(figures, verdicts, statistics, data["changes"])
+    data["verdict"] = _verdict(figures, judged, statistics, data["changes"])
     return {k: printable(v) for k, v in data.items()}
 
 
@@ -114,11 +117,10 @@ def change_lines(store: Store, figures: count.Figures) -> list[str]:
 
 
 def _verdict(
-    figures: count.Figures, verdicts: Sequence[Verdict], statistics: Sequence[Verdict], changed: Sequence[str]
+    figures: count.Figures, judged: Sequence[Verdict], statistics: Sequence[Verdict], changed: Sequence[str]
 ) -> dict[str, Any]:
     """The verdict in plain words, first thing on the page. `statistics` and providers that `changed` warn, they stop nothing."""
-    stopping = [v for v in verdicts if v.stops]
-    stopping += [v for v in pooled("tokens", verdicts) if v.stops and v.check not in {s.check for s in stopping}]
+    stopping = [v for v in judged if v.stops]
     rows, kept = figures.totals.get("rows", 0), figures.totals.get("trainable_rows", 0)
     words = []
     if not rows:
@@ -130,43 +132,29 @@ def _verdict(
         )
         expected = figures.totals["trainable_expected_exact"]
         words.append(f"{expected:,.1f} of these {kept:,} are expected to be exact in every id (sum of their p_exact).")
-    for check in dict.fromkeys(v.check for v in stopping):
-        mine = [v for v in stopping if v.check == check]
-        words.append(f"STOP {check}: {mine[0].message}" + (f" (and in {len(mine) - 1} more shards)" if len(mine) > 1 else ""))
-    warned = sorted({v.check for v in (*verdicts, *statistics) if not v.passed and not v.stops})
-    if warned:
-        words.append(f"Worth a look: {', '.join(warned)}.")
+    words += [f"STOP {v.check}: {v.message}" for v in stopping]
+    warned = [v for v in (*judged, *statistics) if not v.passed and not v.stops]
+    words += [f"Worth a look: {v.check}: {v.message}" for v in warned]
     words += changed
-    if not verdicts:
+    if not judged:
         words.append("No check has judged these rows yet.")
-    return {"passed": bool(rows) and bool(verdicts) and not stopping, "words": words}
+    return {"passed": bool(rows) and bool(judged) and not stopping, "words": words}
 
 
-def check_lines(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """One line a check of stage `tokens`, over all shards: passed and failed shards, the first failure, example ids."""
-    over_all = {v.check: v for v in pooled("tokens", verdicts)}
+def check_lines(judged: Sequence[Verdict], *, shards: int) -> list[dict[str, Any]]:
+    """One line a check of stage `tokens`, from its verdict over all shards; those that judged nothing say so."""
+    by_name = {v.check: v for v in judged}
     lines = []
     for check in CHECKS["tokens"]:
-        mine = [v for v in verdicts if v.check == check.name]
-        failed = [v for v in mine if not v.passed]
-        total = over_all.get(check.name)
-        passed = total.message if total else f"passed in {len(mine)} shards" if mine else "not judged"
-        message = failed[0].message if failed else passed
-        if not failed and total and total.numbers.get("total") == 0:
-            message = "not asked: there are no such rows"
-        lines.append(
-            {
-                "check": check.name,
-                "severity": check.severity,
-                "description": check.description,
-                "shards": len(mine),
-                "failed_shards": len(failed),
-                "passed": bool(mine) and not failed and (total is None or total.passed),
-                "message": message,
-                "overall": asdict(total)["numbers"] if total else {},
-                "examples": list(dict.fromkeys(e for v in mine for e in v.examples))[:10],
-            }
-        )
+        v = by_name.get(check.name)
+        line = {"check": check.name, "severity": check.severity, "description": check.description, "shards": shards if v else 0}
+        if v is None:
+            line |= {"failed_shards": 0, "passed": False, "message": "not judged", "overall": {}, "examples": []}
+        else:
+            failed = int(v.numbers.get("failed_partitions", not v.passed))
+            line |= {"failed_shards": failed, "passed": v.passed, "message": v.message, "overall": v.numbers}
+            line["examples"] = list(v.examples)
+        lines.append(line)
     return lines
 
 

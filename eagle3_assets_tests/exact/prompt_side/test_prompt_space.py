@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side import segments
-from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_rendering, prompt_counts
+from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, is_rendering, prompt_counts
 from eagle3_assets.exact.prompt_side.prompt_forms import (
     PRIORS,
     PromptForm,
@@ -176,6 +176,24 @@ def test_tools_that_are_left_out_or_asked_for_in_the_old_way_are_forms(mini: Pro
     assert {c.ids for c in enumerate_prompts(mini, legacy, thinking=True)} == declared
 
 
+def test_a_style_that_changes_nothing_leads_to_the_same_prompt_as_the_one_it_equals(mini: Profile) -> None:
+    """A provider that writes arguments anew is known by that "as sent" is ruled out; a row whose arguments are spaced already is its all the
+    same, though "compact" would change them."""
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": '{"path": "a/b"}'}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "functions.f:0", "content": "1"},
+    ]
+    candidates = enumerate_prompts(mini, {"messages": messages}, thinking=True)
+    words = {frozenset(form.split("/")[2] for form in c.forms) for c in candidates}
+    assert words == {frozenset({"arguments_as_sent", "arguments_spaced"}), frozenset({"arguments_compact"})}
+    own = candidates[0]
+    assert is_open(own, frozenset({"arguments_as_sent"})) and not is_open(
+        own, frozenset({"arguments_as_sent", "arguments_spaced"})
+    )
+
+
 def test_reasoning_of_closed_loops_is_kept_in_a_form_of_its_own(mini: Profile) -> None:
     messages = [
         {"role": "user", "content": "q"},
@@ -227,3 +245,13 @@ def test_a_request_that_is_no_chat_is_refused_in_one_line_or_rendered(mini: Prof
         assert enumerate_prompts(mini, request_, thinking=True)
     except ExactError as error:
         assert "\n" not in str(error) and str(error)
+
+
+def test_a_developers_message_that_is_the_systems_takes_the_place_of_the_default_one(mini: Profile) -> None:
+    """A template with a default system message writes none where the conversation begins with one, whatever name its role had."""
+    asking = replace(mini, facts=mini.facts.changed(template={"default_system": "You are a test."}))
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "q"}]
+    spelled = [{**messages[0], "role": "system"}, messages[1]]
+    as_system = {form: c.ids for c in enumerate_prompts(asking, {"messages": messages}, thinking=True) for form in c.forms}
+    [name] = [form for form in as_system if "developer_system" in form and "system_none" not in form]
+    assert as_system[name] == tuple(asking.encode_prompt(render_text(asking, spelled, thinking=True)))

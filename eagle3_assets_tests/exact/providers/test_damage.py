@@ -94,7 +94,19 @@ def test_whitespace_that_one_provider_alone_shows_is_no_habit_of_the_model(mini:
     for k in range(N):
         provider.answer(Truth(" " + texts[2 * k], ("\n" if k % 9 == 0 else " ") + texts[2 * k + 1]))
     learned = learn(mini, [*provider.answers, *engine(mini, texts, 400).answers])
-    assert learned["providers"]["P"]["windows"][0]["unheard_of"] == {"content_lead": ["\n"]}
+    assert learned["providers"]["P"]["windows"][0]["unheard_of"] == {"content_lead": {"\n": N // 9}}
     rows = rebuilt(mini, provider, learned)
     assert {row.grade for k, row in enumerate(rows) if k % 9 == 0} == {"C1"}
+    assert max(row.p_exact for k, row in enumerate(rows) if k % 9 == 0) <= 0.5
     assert {row.grade for k, row in enumerate(rows) if k % 9} == {"B1"}
+
+
+def test_whitespace_seen_once_among_many_answers_is_the_tail_of_the_models_habit(mini: Profile, texts: list[str]) -> None:
+    """It proves nothing, so the row is C1; but it is likelier the model's than a server's that does so once in a hundred answers."""
+    provider = Provider(mini)
+    for k in range(N):
+        provider.answer(Truth(" " + texts[2 * k], ("\n" if k == N // 2 else " ") + texts[2 * k + 1]))
+        provider.answers[-1] = dataclasses.replace(provider.answers[-1], finished_at=1000.0 + k)
+    learned = learn(mini, [*provider.answers, *engine(mini, texts, 400).answers])
+    [row] = [row for k, row in enumerate(rebuilt(mini, provider, learned)) if k == N // 2]
+    assert row.grade == "C1" and 0.8 < row.p_exact < 0.95

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eagle3_assets.exact.providers.wire_profiles import entry_of, learn
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.proofs import Found, with_witnesses
 from eagle3_assets.exact.search.reconstruct import reconstruct
@@ -21,7 +23,7 @@ from eagle3_assets.targets.tokenizer import Profile, load_profile
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.parse import parse_fields
 from eagle3_assets_tests.conftest import TOKENIZERS, needs, shared_data
-from eagle3_assets_tests.exact.synthetic import Provider, Truth, truth_ids
+from eagle3_assets_tests.exact.synthetic import Provider, Truth, sentences, truth_ids
 
 HOLES_FILE = shared_data() / "wire" / "faults" / "01_logprob_holes.jsonl"
 Entry = dict[str, Any]
@@ -255,3 +257,26 @@ def test_a_gateway_that_cuts_by_characters_changes_nothing(k25: Profile) -> None
         plain, proof = found_of(k25, request, dataclasses.replace(fields, deltas=())), found_of(k25, request, fields)
         assert plain and proof and proof.parts == plain.parts and proof.witness == ""
         assert assemble(k25, proof.parts) == encoder
+
+
+def test_a_delta_of_two_ids_that_spells_one_id_is_no_doubt_where_the_bill_counts_two(k25: Profile) -> None:
+    """`<` `'` `a`: the encoder's split pattern keeps the quote from the letter here, and the vocabulary has `'a` as well."""
+    text = " let parts: Vec<&'a str>"
+    tokens = k25.encode(text)
+    pieces = [k25.decode([token]) for token in tokens]
+    at = pieces.index("'")
+    assert len(k25.encode(pieces[at] + pieces[at + 1])) == 1
+    deltas = [*pieces[:at], pieces[at] + pieces[at + 1], *pieces[at + 2 :]]
+    provider, engine = Provider(k25), Provider(k25, name="(engine)")
+    texts = sentences(k25, 120, neutral=None)
+    for one, other in pairwise(texts):
+        provider.answer(Truth(f" {one}", f" {other}"))
+        engine.answer(Truth(f" {other}", f" {one}"), with_ids=True, source="engine", provider=None)
+    made = provider.answer(Truth(" so", text))
+    entry = entry_of(learn(k25, [*provider.answers, *engine.answers]), provider.name)
+    plain = parse_fields(made.body)
+    streamed = dataclasses.replace(plain, deltas=(("reasoning", " so"), *(("content", delta) for delta in deltas)))
+    rows = [reconstruct(k25, made.request, fields, entry, source="openrouter") for fields in (plain, streamed)]
+    assert rows[0].input_ids == rows[1].input_ids
+    assert [row.reasons for row in rows if "deltas" in "".join(row.reasons)] == []
+    assert rows[1].p_exact >= rows[0].p_exact > 0.5
