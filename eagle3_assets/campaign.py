@@ -479,6 +479,16 @@ class Tier(_Table):
         return value
 
 
+class Execution(_Table):
+    """`[execution]`: how the work of this machine is spread. Changes no byte of what is made."""
+
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="processes for exact ids, `recheck` and reports; as many as there are cores where it is left out",
+    )
+
+
 class Campaign(_Table):
     """The whole file, validated. Build with `load_campaign`."""
 
@@ -499,6 +509,7 @@ class Campaign(_Table):
     extraction: Extraction = Extraction()
     drafter: DrafterTable | None = None
     store: Tier = Tier()
+    execution: Execution = Execution()
     path: Path = Field(default=Path(), description="where it was read from (set by load_campaign)")
 
     @model_validator(mode="after")

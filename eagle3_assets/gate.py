@@ -30,6 +30,11 @@ def judge(artifact: Artifact, *, anew: bool = False) -> list[Verdict]:
     return apply_waivers(verdicts, read_waivers(artifact.store), filed.subject)
 
 
+def judge_anew(artifact: Artifact) -> list[Verdict]:
+    """`judge`, whatever is filed."""
+    return judge(artifact, anew=True)
+
+
 def file_verdicts(artifact: Artifact, verdicts: list[Verdict]) -> None:
     """File verdicts that were given while the artifact was in memory: they are bound to the bytes that were then committed."""
     filed_of(artifact, committed(artifact)).write(verdicts)

@@ -223,6 +223,11 @@ class Artifact:
         except StoreError:
             return None
 
+    def size(self) -> int:
+        """Bytes of its files; 0 where it was not made."""
+        manifest = self.manifest()
+        return sum(f["bytes"] for f in manifest.files.values()) if manifest else 0
+
     def digest(self) -> str:
         """Identity of its content. Raises StoreError that says what to materialize where there is none, or that it is damaged."""
         return st.require(self.path, made_by=self.name).digest

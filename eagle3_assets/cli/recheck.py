@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -16,7 +17,9 @@ from eagle3_assets.errors import GateError
 from eagle3_assets.review.verdicts.over_all import over_all
 from eagle3_assets.review.verdicts.table import ALL
 from eagle3_assets.review.verdicts.verdict import Verdict
+from eagle3_assets.stage import Artifact
 from eagle3_assets.store import Store
+from eagle3_assets.workers import over_cores, seats
 
 
 def command(
@@ -46,8 +49,7 @@ def command(
         )
     stopping, lines = 0, []
     judged: dict[tuple[str, str], dict[str, list[Verdict]]] = {}
-    for artifact in found:
-        verdicts = gate.judge(artifact, anew=True)
+    for artifact, verdicts in _judged(campaign, found):
         judged.setdefault(artifact.place[:2], {})[artifact.partition] = verdicts
         named = dict(zip(("stage", "dataset", "shard"), artifact.place, strict=True))
         where = " ".join(n for n in artifact.place if n != ALL)
@@ -66,6 +68,14 @@ def command(
         print(json.dumps(lines, indent=2))
     if stopping:
         raise typer.Exit(1)
+
+
+def _judged(campaign: Campaign, found: list[Artifact]) -> Iterator[tuple[Artifact, list[Verdict]]]:
+    """Stage by stage: the checks of a later one read the verdicts of an earlier one."""
+    for _, group in groupby(found, key=lambda a: a.stage.name):
+        mine = list(group)
+        workers = seats(campaign.execution.workers, len(mine), sum(a.size() for a in mine))
+        yield from zip(mine, over_cores(gate.judge_anew, mine, workers), strict=True)
 
 
 def _print_over_all(campaign: Campaign, store: Store, judged: Mapping[tuple[str, str], Mapping[str, Sequence[Verdict]]]) -> None:

@@ -9,6 +9,7 @@ Dagster (`assets/` and `checks/` make assets of stages).
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -54,6 +55,13 @@ STAGES: list[Stage] = [
     drafter.STAGE,
     acceptance.STAGE,
 ]
+
+
+def named(name: str) -> Stage:
+    return next(stage for stage in STAGES if stage.name == name)
+
+
+copyreg.pickle(Stage, lambda stage: (named, (stage.name,)))  # to a worker process a stage goes by its name
 
 
 class Intent(NamedTuple):

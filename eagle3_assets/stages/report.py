@@ -12,9 +12,10 @@ from eagle3_assets.review import invariants
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.review.verdicts.waivers import read_waivers
-from eagle3_assets.stage import Artifact, Card, Face, Gate, Made, Markdown, Per, Stage, Url, one_by_one
+from eagle3_assets.stage import Artifact, Card, Gate, Job, Made, Markdown, Per, Stage, Url
 from eagle3_assets.stages import prompts, tokens
 from eagle3_assets.store import Manifest, commit, manifest_path, read_json
+from eagle3_assets.workers import over_cores, seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,17 @@ def inputs(a: Artifact) -> Inputs:
     return Inputs({t.partition: t.digest() for t in a.all_of(tokens.STAGE)}, a.of(prompts.STAGE).digest())
 
 
-def make(a: Artifact, face: Face) -> Made:
+def work(job: Job) -> None:
     from eagle3_assets.review.report.campaign_page import write_campaign_page
+
+    rows = [t for a in job.artifacts for t in a.all_of(tokens.STAGE)]
+    workers = seats(job.campaign.execution.workers, len(job.artifacts), sum(t.size() for t in rows))
+    for made in over_cores(make, job.artifacts, workers):
+        write_campaign_page(job.campaign, job.store)
+        job.face.done(made)
+
+
+def make(a: Artifact) -> Made:
     from eagle3_assets.review.report.report import build_report, report_files
     from eagle3_assets.viewer_links import report_url, rows_url
 
@@ -38,7 +48,6 @@ def make(a: Artifact, face: Face) -> Made:
     verdicts = {shard.partition: gate.judge(shard) for shard in a.all_of(tokens.STAGE)}
     built = build_report(a.campaign, a.store, a.campaign.dataset_named(a.dataset), verdicts)
     manifest = commit(a.path, files=report_files(a.store, a.dataset), inputs=made_from, numbers=built.numbers)
-    write_campaign_page(a.campaign, a.store)
     links = {"page": Url(report_url(a.dataset)), "look_at_rows": Url(rows_url(dataset=a.dataset))}
     return Made(a, manifest, {**built.numbers, "report": Markdown(built.markdown), **links})
 
@@ -70,7 +79,7 @@ STAGE = Stage(
     after=(tokens.STAGE,),
     gates=lambda a: [Gate(t, passed=False) for t in a.all_of(tokens.STAGE)],
     inputs=inputs,
-    work=one_by_one(make),
+    work=work,
     judge=judge,
     bound_to=waived_shards,
     checks=CHECKS["report"],

@@ -16,6 +16,7 @@ from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Artifact, Card, Gate, Job, Made, Per, Stage
 from eagle3_assets.stages import answers, tokenizer_probe, wire_profiles
 from eagle3_assets.wire import journal
+from eagle3_assets.workers import over_cores, seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,11 @@ def inputs(a: Artifact) -> Inputs:
 
 
 def work(job: Job) -> None:
-    for done, artifact in enumerate(job.artifacts, 1):
-        job.face.done(make(artifact))
-        publish(Step("tokens", done, len(job.artifacts), f"{artifact.dataset} shard {artifact.partition}"))
+    made_from = [a.of(answers.STAGE) for a in job.artifacts]
+    workers = seats(job.campaign.execution.workers, len(job.artifacts), sum(a.size() for a in made_from))
+    for done, made in enumerate(over_cores(make, job.artifacts, workers), 1):
+        job.face.done(made)
+        publish(Step("tokens", done, len(job.artifacts), f"{made.artifact.dataset} shard {made.artifact.partition}"))
 
 
 def make(a: Artifact) -> Made:

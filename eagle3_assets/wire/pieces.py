@@ -49,12 +49,16 @@ class Text:
 
 def join(text: str) -> str:
     """Halves of characters that lie side by side put together; a half without its other half stays, for a later stage to judge."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _SURROGATE.search(text) else text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _has_halves(text) else text
+
+
+def _has_halves(text: str) -> bool:
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def whole_characters(deltas: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """(channel, text) deltas in which no character is cut: its first half waits for the channel's next delta."""
-    if not any(_SURROGATE.search(text) for _, text in deltas):
+    if not any(_has_halves(text) for _, text in deltas):
         yield from deltas
         return
     last = {channel: k for k, (channel, _) in enumerate(deltas)}
