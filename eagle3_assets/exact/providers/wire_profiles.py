@@ -21,7 +21,8 @@ Schema (version 6):
       ruled_out [rival], reasoning_count (billed minus R + 1, null: says nothing), reasoning_apart (billed beside the completion),
       prefill_billed (the <think> of the prompt is billed as output, so not in answers without thinking),
       arguments (as returned, written anew, not sure), one_style, sorts_keys, damage {text|calls|keys|listed: share of such rows
-      that is changed on the way}, damage_parts [{fact, weight, share}] (`damage.py`), unheard_of {place: {run that it shows and
+      that is changed on the way}, damage_parts [{fact, weight, share, absent: answers
+      without the fact are meant}] (`damage.py`, `unlike_others.py`, `unlike_words.py`), unheard_of {place: {run that it shows and
       nobody else: how often}}, tool_ids, aligned (share of streams whose deltas are whole ids, absent where none shows it),
       strata {tools|no_tools: {rows, explained, lossy, prompt {…}}}}
 """
@@ -37,6 +38,8 @@ from typing import Any
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.providers import damage, key_sorting, learning, prompt_learning, reading_space
 from eagle3_assets.exact.providers.learning import Decision, Verdict, turn_of
+from eagle3_assets.exact.providers.unlike_others import unlike_parts
+from eagle3_assets.exact.providers.unlike_words import WordCounts, unlike_words
 from eagle3_assets.exact.search.edges import EDGES, PLACES
 from eagle3_assets.exact.search.frames import count_calls
 from eagle3_assets.exact.search.habits import (
@@ -53,6 +56,7 @@ from eagle3_assets.exact.search.modes import likeliest_mode, thinks_in
 from eagle3_assets.exact.search.observations import ARGUMENTS, Observation, observe
 from eagle3_assets.exact.search.proofs import share_of_streams
 from eagle3_assets.exact.search.readings import RULED_OUT, reading_of
+from eagle3_assets.exact.search.wire_facts import word_marks, words_of
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import storable
 from eagle3_assets.wire.parse import parse_fields
@@ -61,6 +65,7 @@ from eagle3_assets.wire.wire_answer import WireAnswer
 VERSION = 6
 MAX_ROWS = 800  # of a provider, its streams apart; between this and twice as many are kept, evenly over the run
 MAX_ID_ROWS = 4000
+NAMED_ROWS = 400  # answers of a provider whose words are kept by name: a frequent word stands in one of them
 RHO_SHARE, SURE_OF_ARGUMENTS = 0.9, 0.999
 SHOWN = 3  # texts of a provider that must show a run before it counts as seen on a wire
 ONE_STYLE_CALLS = 15
@@ -151,6 +156,7 @@ def learn(
         raise ExactError(f"{fault}; learn without it, or with the files that it was learned with")
     of_ids, sampling = _known_before(prior or {})
     thinned: dict[Key, Thinned] = defaultdict(Thinned)
+    names: dict[int, str] = {}  # words behind their marks
     for answer in answers:
         if answer.outcome != "finished":
             continue
@@ -171,9 +177,12 @@ def learn(
         )
         if observation is not None:
             thinned[key].add(mark, observation)
+            if len(thinned[key].rows) <= NAMED_ROWS:
+                names.update((int(word_marks([word])[0]), word) for word in words_of(fields))
     observed = {key: sorted((row for _, row in kept.rows), key=lambda row: row.at) for key, kept in thinned.items() if kept.rows}
     windows, habits, shown = _decide_all(observed, of_ids, sampling, prior_habits(profile))
     rates = {**sampling.rates(_misfits(windows)), "sorted_keys": key_sorting.natural_order([window.rows for window in windows])}
+    words = WordCounts.of([row for window in windows for row in window.rows])
     return {
         "version": VERSION,
         "profile": profile.name,
@@ -191,7 +200,7 @@ def learn(
             "sampling": {**rates, "counts": _counts(sampling)},
         },
         "providers": {
-            name: _provider_json(found, rates, _elsewhere(name, windows, of_ids, shown))
+            name: _provider_json(found, rates, _elsewhere(name, windows, of_ids, shown, words, names))
             for name, found in sorted(_by_name(windows).items())
         },
     }
@@ -348,11 +357,15 @@ class Elsewhere:
 
     rows: list[Observation]
     habits: Habits
+    words: WordCounts  # of everybody
+    names: Mapping[int, str]
 
 
-def _elsewhere(name: str, windows: Sequence[Window], of_ids: Habits, shown: Mapping[Key, Habits]) -> Elsewhere:
+def _elsewhere(
+    name: str, windows: Sequence[Window], of_ids: Habits, shown: Mapping[Key, Habits], words: WordCounts, names: Mapping[int, str]
+) -> Elsewhere:
     rows = [row for window in windows if window.key[0] != name for row in window.rows]
-    return Elsewhere(rows, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)))
+    return Elsewhere(rows, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)), words, names)
 
 
 def _unheard_of(window: Window, elsewhere: Elsewhere) -> dict[str, dict[str, int]]:
@@ -425,7 +438,10 @@ def _window_json(window: Window, rates: Mapping[str, Any], elsewhere: Elsewhere)
 def _damage(window: Window, rates: Mapping[str, Any], elsewhere: Elsewhere, *, sorts: bool) -> dict[str, Any]:
     assert window.decision is not None
     told = damage.damage_json(window.rows, window.decision.differences, rates, sorts=sorts)
-    return {**told, "damage_parts": [*damage.strange_parts(window.rows, elsewhere.rows), *told["damage_parts"]]}
+    anew = any(verdict.arguments == "written anew" for verdict in window.decision.verdicts.values())
+    unlike = unlike_parts(window.rows, elsewhere.rows, rewrites_calls=anew)
+    unlike = [] if unlike is None else [*unlike, *unlike_words(window.rows, elsewhere.words, elsewhere.names)]
+    return {**told, "damage_parts": [*damage.strange_parts(window.rows, elsewhere.rows), *unlike, *told["damage_parts"]]}
 
 
 def _alignment(rows: Sequence[Observation], rates: Mapping[str, Any]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from eagle3_assets.exact.search.key_order import KeyOrder, kind_of, orders_of, s
 from eagle3_assets.exact.search.leaks import bare_fields
 from eagle3_assets.exact.search.modes import Mode
 from eagle3_assets.exact.search.readings import Runs, field_runs
-from eagle3_assets.exact.search.wire_facts import Facts, facts_of
+from eagle3_assets.exact.search.wire_facts import NO_WORDS, Facts, Marks, facts_of, word_marks, words_of
 from eagle3_assets.exact.search.witnesses import Edges, stream_channels
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -78,8 +78,8 @@ class Observation:
     """One billed text answer. `sizes`: ids of its frames beside the texts, by what happens to
     arguments (`ARGUMENTS`): {ids: share}; `closed`: of the reasoning, in the first frame. `ordered`: the order
     of keys in each call that has one (`key_order.py`). `forms` maps a prompt form to its ids' number. `drawn`: settings and kinds
-    of text, for its canonicality; `streams`: the edges of its deltas; `facts`: what it shows on its face
-    (`wire_facts.py`)."""
+    of text, for its canonicality; `streams`: the edges of its deltas; `facts`, `words`: what it shows on its
+    face (`wire_facts.py`)."""
 
     at: float
     tools: bool
@@ -104,6 +104,7 @@ class Observation:
     drawn: Drawn = field(default_factory=Drawn)
     streams: tuple[Edges, ...] = ()
     facts: Facts = frozenset()
+    words: Marks = field(default_factory=lambda: NO_WORDS)
 
     @property
     def stands(self) -> int:
@@ -155,6 +156,7 @@ def observe(profile: Profile, request: Mapping[str, Any], fields: Fields, *, mod
         form_ids=form_ids,
         streams=_stream_edges(profile, frames[0], fields),
         facts=facts_of(request, fields),
+        words=word_marks(words_of(fields)),
     )
 
 

@@ -47,7 +47,7 @@ from eagle3_assets.exact.search.readings import (
     unlearned_readings,
     ways_of,
 )
-from eagle3_assets.exact.search.wire_facts import facts_of
+from eagle3_assets.exact.search.wire_facts import WORD, facts_of, words_of
 from eagle3_assets.targets.grammar import Ids, Parts, assemble
 from eagle3_assets.targets.tokenizer import Profile
 from eagle3_assets.wire.fields import Fields
@@ -188,7 +188,10 @@ class Case:
         """P(changed on the way), by what the provider misses in answers that show what this one shows."""
         parts = self.window.get("damage_parts")
         facts = facts_of(self.request, self.fields) if parts else frozenset()
-        return min(sum(float(part["weight"]) * float(part["share"]) for part in parts or () if part["fact"] in facts), 1.0)
+        if any(str(part["fact"]).startswith(WORD) for part in parts or ()):
+            facts |= {WORD + word for word in words_of(self.fields)}
+        meant = (part for part in parts or () if (part["fact"] in facts) != bool(part.get("absent")))
+        return min(sum(float(part["weight"]) * float(part["share"]) for part in meant), 1.0)
 
     @cached_property
     def drawn(self) -> Drawn:

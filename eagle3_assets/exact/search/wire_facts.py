@@ -12,8 +12,12 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from eagle3_assets.exact.search.key_order import schemas_of
 from eagle3_assets.wire.fields import Fields, ToolCall
@@ -24,22 +28,41 @@ SYSTEM, EARLIER, TOOL_RESULTS, SEVERAL_SYSTEMS = "a system turn", "earlier turns
 REQUEST_FACTS = tuple(f"request: {fact}" for fact in (SYSTEM, EARLIER, TOOL_RESULTS, SEVERAL_SYSTEMS))
 _RUNS = re.compile(r"([^\w\s])\1+|[^\S\n]{2,}|[^\S\n]\n|\n{2,}")
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+_LINE_STARTS = re.compile(r"^[ \t]*(\d+[.)] |[^\w\s])", re.MULTILINE)
 _LONGEST = 4
+# What of a text's two ends is no whitespace: how it begins and ends is the model's, and nothing that a reading undoes
+FIRST, LAST = "its first character: ", "its last character: "
+WORD = "word: "  # in front of a fact that is one word; only those of `word_facts` are looked for
+_WORDS = re.compile(r"[^\W\d_]{2,24}")
+Marks = npt.NDArray[np.uint32]
+NO_WORDS: Marks = np.empty(0, dtype=np.uint32)
 _JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
 def facts_of(request: Mapping[str, Any], fields: Fields) -> Facts:
     """Of both texts together, of all calls together, and of the request."""
-    text = "\n".join(part for part in (fields.reasoning, fields.content) if part)
+    text = "\n".join(part.strip() for part in (fields.reasoning, fields.content) if part)  # edges have facts of their own
     out = {f"text: {fact}" for fact in _of_text(text)}
     for name, part in (("reasoning", fields.reasoning), ("content", fields.content)):
         out |= {f"{name}: {fact}" for fact in _of_edges(part or "")}
+    out |= {f"text: {fact}" for fact in _of_lines(text)}
     out |= {f"text: {fact}" for fact in _of_json(text)} if "{" in text or "[" in text else set()
     if fields.tool_calls:
         schemas = schemas_of(request)
         out |= {f"calls: {fact}" for call in fields.tool_calls for fact in _of_call(call, schemas.get(call.name, {}))}
         out |= {"calls: several"} if len(fields.tool_calls) > 1 else set()
     return frozenset(out) | request_facts(request)
+
+
+def words_of(fields: Fields) -> frozenset[str]:
+    """The words of both texts, in small letters."""
+    return frozenset(word.lower() for part in (fields.reasoning, fields.content) if part for word in _WORDS.findall(part))
+
+
+def word_marks(words: Iterable[str]) -> Marks:
+    """A number for each word, in order: what a learner keeps of thousands of answers (four bytes a word). Two words with one number, one
+    pair in 4 billion, are taken for one."""
+    return np.unique(np.fromiter((zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words), dtype=np.uint32))
 
 
 def request_facts(request: Mapping[str, Any]) -> Facts:
@@ -63,6 +86,12 @@ def _of_text(text: str) -> Iterator[str]:
         yield repr(run)
 
 
+def _of_lines(text: str) -> Iterator[str]:
+    """How lines begin: what marks a list, a title, a table."""
+    for start in set(_LINE_STARTS.findall(text)):
+        yield "a numbered line" if start[0].isdigit() else f"a line begins with {start!r}"
+
+
 def _of_json(text: str) -> Iterator[str]:
     """JSON between fences, or all of a part of the text."""
     for block in (
@@ -84,6 +113,13 @@ def _of_edges(text: str) -> Iterator[str]:
         start = text.find(core)
         yield f"begins with {text[: start + (not core[0].isalnum())]!r}"
         yield f"ends with {text[start + len(core) - (not core[-1].isalnum()) :]!r}"
+        yield f"{FIRST}{_kind(core[0])}"
+        yield f"{LAST}{_kind(core[-1])}"
+
+
+def _kind(char: str) -> str:
+    """A character as a fact: itself, or that it is a letter."""
+    return "a capital" if char.isupper() else "a letter" if char.isalpha() else "a digit" if char.isdigit() else repr(char)
 
 
 def _of_call(call: ToolCall, schema: Any) -> Iterator[str]:
