@@ -62,7 +62,7 @@ def _not_ordinary(profile: Profile, ids: Ids) -> list[int]:
     """Where a control token stands, or an id outside the vocabulary."""
     ordinary = profile.ordinary
     try:
-        tokens = np.array(ids, dtype=np.int64)
+        tokens = np.fromiter(ids, dtype=np.int64, count=len(ids))
     except OverflowError:
         return [k for k, token in enumerate(ids) if not profile.is_ordinary(token)]
     outside = (tokens < 0) | (tokens >= len(ordinary))

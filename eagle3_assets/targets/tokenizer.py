@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -121,9 +121,9 @@ class Profile:
         """Whether the id spells text. Control and reserved ids do not, nor does a number outside the vocabulary."""
         return 0 <= token_id < self.n_vocab and bool(self.ordinary[token_id])
 
-    def count_controls(self, ids: Iterable[int]) -> int:
+    def count_controls(self, ids: Sequence[int]) -> int:
         """How many of `ids` (all of the vocabulary) are control or reserved."""
-        tokens = np.fromiter(ids, dtype=np.int64)
+        tokens = np.asarray(ids, dtype=np.int64)
         return len(tokens) - int(self.ordinary[tokens].sum())
 
     @property
@@ -248,11 +248,21 @@ class Profile:
             text = self._normalized(text)
         if facts.chunk_chars is None or facts.chunk_run is None:
             refuse_endless_blanks(text)
-            return self.encoding.encode(text, allowed_special="all")
+            return self._encode_with_controls(text)
         ids: list[int] = []
         for piece in cut_in_chunks(text, facts.chunk_chars, facts.chunk_run):
-            ids.extend(self.encoding.encode(piece, allowed_special="all"))
+            ids.extend(self._encode_with_controls(piece))
         return ids
+
+    def _encode_with_controls(self, text: str) -> list[int]:
+        """Looking for hundreds of names costs tiktoken more than the text itself, and most texts hold none."""
+        if any(begin in text for begin in self._control_beginnings):
+            return self.encoding.encode(text, allowed_special="all")
+        return self.encoding.encode_ordinary(text)
+
+    @cached_property
+    def _control_beginnings(self) -> tuple[str, ...]:
+        return tuple(sorted({name[:4] for name in self.control_ids}))
 
     def _normalized(self, text: str) -> str:
         """NFC piece by piece: a control token ends a piece, so a combining mark behind one stays as it is."""
@@ -260,8 +270,25 @@ class Profile:
         return "".join(piece if k % 2 else unicodedata.normalize("NFC", piece) for k, piece in enumerate(pieces))
 
     @cached_property
+    def cuts_at_controls(self) -> bool:
+        """Whether the texts before and behind a control token may be encoded alone: no name of one goes on, or begins, within another's."""
+        names = self.control_ids
+        first = {name[0] for name in names}
+        apart = not any(first.intersection(name[1:]) for name in names)
+        return (
+            self.facts.tokenizer.encoder == "tiktoken"
+            and apart
+            and not any(name != other and other.startswith(name) for name in names for other in names)
+        )
+
+    @cached_property
+    def control_ids(self) -> dict[str, int]:
+        """Every control token's name → id."""
+        return {name: self.encoding.encode_single_token(name) for name in self.encoding.special_tokens_set}
+
+    @cached_property
     def _special_split(self) -> re.Pattern[str]:
-        names = sorted(self.encoding.special_tokens_set, key=len, reverse=True)
+        names = sorted(self.control_ids, key=len, reverse=True)
         return re.compile("(" + "|".join(map(re.escape, names)) + ")")
 
     def doubts(self, text: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eagle3_assets.exact.prompt_side.prompt_forms import PromptForm, form_of
@@ -24,10 +25,10 @@ __all__ = [
     "PromptTable",
     "enumerate_prompts",
     "is_open",
+    "is_rendering",
     "likely_prompts",
     "prompt_counts",
     "prompt_table",
-    "rendered_prompts",
 ]
 
 
@@ -48,18 +49,23 @@ def prompt_counts(profile: Profile, request: Mapping[str, Any], thinking: bool) 
     return prompt_table(profile, request, thinking=thinking).without_ids()
 
 
-def rendered_prompts(
-    profile: Profile, request: Mapping[str, Any], *, thinking: bool, forms: Sequence[str] | None = None
-) -> set[tuple[int, ...]]:
-    """The ids of `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
-    None asks for every form. Raises ExactError as `enumerate_prompts` does."""
-    if forms is None:
-        return {candidate.ids for candidate in enumerate_prompts(profile, request, thinking=thinking)}
+def is_rendering(
+    profile: Profile, request: Mapping[str, Any], ids: tuple[int, ...], *, thinking: bool, forms: Sequence[str] | None = None
+) -> bool:
+    """Whether `ids` are `request` in the forms named in `forms` (the first that is known is enough: evidence names equal ones together);
+    None asks for any form. Raises ExactError as `enumerate_prompts` does."""
+    messages, tools = request.get("messages") or [], declared_tools(request)
+    if forms is None:  # the model's own form first; of a trajectory's 200 prompts those of another length are never put together
+        with suppress(AttributeError, LookupError, TypeError, ValueError):  # no chat: the table says so
+            own = Space(profile, request, thinking, {}).own
+            if profile.renders and _join(profile, messages, tools, thinking, own) == ids:
+                return True
+        candidates = prompt_table(profile, request, thinking=thinking).counted(len(ids))
+        return any(candidate.ids == ids for candidate in candidates)
     form = next((form for name in forms if (form := form_of(_tools_named(name, profile))) is not None), None)
     if form is None:
-        return set()
-    messages, tools = request.get("messages") or [], declared_tools(request)
-    return {_join(profile, messages, tools, thinking, form)}
+        return False
+    return _join(profile, messages, tools, thinking, form) == ids
 
 
 def likely_prompts(

@@ -91,6 +91,7 @@ class Space:
     thinking: bool
     asked: Mapping[str, float]
     _turns: dict[tuple[Any, ...], Segment] = field(default_factory=dict)
+    _moved: dict[str, list[bool]] = field(default_factory=dict)
     _alike: dict[str, str] = field(default_factory=dict)  # a style that changes nothing in this request -> the one it equals
 
     @cached_property
@@ -230,22 +231,48 @@ class Space:
         form = form.changed(
             arguments=self._alike.get(form.arguments, form.arguments), tool_ids=self._alike.get(form.tool_ids, form.tool_ids)
         )
-        messages = self._numbered(form.tool_ids)
-        bent = [bend_message(message, form) for message in messages]
-        keeps = kept_reasoning(bent, self.thinking, form)
-        out = [self._encode(system_turn(self.profile, bent, form), form)]
-        for k, message in enumerate(bent):
-            key = (k, keeps[k], form.arguments, form.tool_ids, form.names, form.developer, form.control)
+        messages, renamed = self._numbered(form.tool_ids), self._renamed(form.tool_ids)
+        keeps = kept_reasoning(messages, self.thinking, form)
+        first = [bend_message(message, form) for message in messages[:1]]  # a developer's message may be the system's
+        varies, out = self._varies, [self._encode(system_turn(self.profile, first, form), form)]
+        for k, message in enumerate(messages):
+            # what changes nothing in a message gives it no second key: most turns of a long history are the same in all its forms
+            calls, reasons, speaks = varies[k]
+            key = (
+                k,
+                keeps[k] and reasons,
+                form.arguments if calls else "as_sent",
+                form.tool_ids if renamed[k] else "as_sent",
+                (form.names, form.developer) if speaks else None,
+                form.control,
+            )
             if key not in self._turns:
-                turn = message_turn(self.profile, message, keep_reasoning=keeps[k], arguments=form.arguments)
+                bent = bend_message(message, form)
+                turn = message_turn(self.profile, bent, keep_reasoning=keeps[k], arguments=form.arguments)
                 self._turns[key] = self._encode(turn, form)
             out.append(self._turns[key])
         if form.prefill == "open":
-            turn = message_turn(self.profile, bent[-1], keep_reasoning=keeps[-1], arguments=form.arguments)
+            bent = bend_message(messages[-1], form)
+            turn = message_turn(self.profile, bent, keep_reasoning=keeps[-1], arguments=form.arguments)
             out[-1] = self._encode(turn[:-1], form)
         else:
             out.append(self._encode(generation_turn(self.profile, self.thinking), form))
         return tuple(out)
+
+    @cached_property
+    def _varies(self) -> list[tuple[bool, bool, bool]]:
+        """Of each message, whether the form of its arguments, of its reasoning, and of its name or role can change its turn."""
+        return [
+            (bool(m.get("tool_calls")), bool(reasoning_of(m)), bool(m.get("name")) or m.get("role") == "developer")
+            for m in self.messages
+        ]
+
+    def _renamed(self, style: str) -> list[bool]:
+        """Of each message, whether its ids of calls differ in this style of numbering."""
+        if style not in self._moved:
+            pairs = zip(self._numbered(style), self.messages, strict=True)
+            self._moved[style] = [new is not old and new != old for new, old in pairs]
+        return self._moved[style]
 
     def _encode(self, turn: Turn, form: PromptForm, *, lines: bool = False) -> Segment:
         return encode_turn(self.profile, turn, control_text=form.control == "text", lines=lines) if turn else EMPTY

@@ -23,12 +23,13 @@ Piece = tuple[str, bool]  # a text, and whether the template wrote it (only then
 Turn = tuple[Piece, ...]
 CACHED_CHARS = 24_000_000  # of text in the cache, with about a quarter as many ids of four bytes
 LONG_TEXT = 3000
+MANY_PIECES = 160  # characters from which on a turn's pieces are worth finding again: its reasoning, its text, its arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The ids of one turn. `digest` tells ids apart; `controls`: how many are control tokens; `chars`, and the runs of characters that
-    are no whitespace at its front, at its back and anywhere (the whole text: `solid`)."""
+    are no whitespace at its front, at its back and anywhere (0 where the text is shorter than the chunk rule's; the whole text: `solid`)."""
 
     ids: array[int]
     digest: int
@@ -79,7 +80,7 @@ _CACHE = _Cache()
 def encode_turn(profile: Profile, turn: Turn, *, control_text: bool = False, lines: bool = False) -> Segment:
     """One turn as ids. `control_text`: the names of control tokens in what users and the model wrote stay text. `lines`: a text whose
     lines stand in other turns too (tool declarations differ in little)."""
-    text = "".join(piece for piece, _ in turn)
+    text = "".join([piece for piece, _ in turn])
     key = (profile.tokenizer_sha256, text, "turn")
     if control_text:
         key = (profile.tokenizer_sha256, "\0".join(piece for piece, _ in turn), "text")
@@ -90,6 +91,8 @@ def encode_turn(profile: Profile, turn: Turn, *, control_text: bool = False, lin
         ids = _with_control_text(profile, turn, text)
     elif lines and len(text) > LONG_TEXT:
         ids = _by_lines(profile, text)
+    elif len(text) > MANY_PIECES and profile.cuts_at_controls:
+        ids = _by_pieces(profile, turn)
     else:
         ids = array("I", profile.encode_prompt(text))
     return _CACHE.put(key, _segment(profile, text, ids))
@@ -102,8 +105,14 @@ def encode_whole(profile: Profile, text: str) -> Segment:
 
 
 def _segment(profile: Profile, text: str, ids: array[int]) -> Segment:
-    words = text.split() or [""]
-    blanks = len(text) - sum(map(len, words))  # all whitespace together: no run of it is longer
+    run = profile.facts.tokenizer.chunk_run
+    if run is not None and len(text) > run:
+        words = text.split() or [""]
+        blanks = len(text) - sum(map(len, words))  # all whitespace together: no run of it is longer
+        longest = max(blanks, *map(len, words))
+    else:  # no run of it can be too long
+        words = [*(text.split(None, 1)[:1] or [""]), *text.rsplit(None, 1)[-1:]]
+        longest = 0
     return Segment(
         ids=ids,
         digest=int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "big") if ids else 0,
@@ -111,8 +120,8 @@ def _segment(profile: Profile, text: str, ids: array[int]) -> Segment:
         chars=len(text),
         lead=len(words[0]),
         trail=len(words[-1]),
-        longest=max(blanks, *map(len, words)),
-        solid=not blanks,
+        longest=longest,
+        solid=len(words[0]) == len(text),
     )
 
 
@@ -130,6 +139,25 @@ def _with_control_text(profile: Profile, turn: Turn, text: str) -> array[int]:
         ids.extend(profile.encoding.encode(piece, allowed_special="all"))
         ordinary = ""
     ids.extend(profile.encoding.encode_ordinary(ordinary))
+    return ids
+
+
+def _by_pieces(profile: Profile, turn: Turn) -> array[int]:
+    """The same ids from what stands between the template's markers, each text encoded once: the forms of a turn share most of theirs."""
+    ids: array[int] = array("I")
+    text = ""
+    for piece, marker in (*turn, ("", True)):
+        token = profile.control_ids.get(piece) if marker else None
+        if token is None and piece:
+            text += piece
+            continue
+        if text:
+            key = (profile.tokenizer_sha256, text, "piece")
+            found = _CACHE.get(key) or _CACHE.put(key, _line(array("I", profile.encode_prompt(text))))
+            ids.extend(found.ids)
+            text = ""
+        if token is not None:
+            ids.append(token)
     return ids
 
 

@@ -356,6 +356,7 @@ class Elsewhere:
     """What is known without one provider: the answers of the others, and the model's habits as they and rows with ids show them."""
 
     rows: list[Observation]
+    providers: int  # that these are of
     habits: Habits
     words: WordCounts  # of everybody
     names: Mapping[int, str]
@@ -365,7 +366,10 @@ def _elsewhere(
     name: str, windows: Sequence[Window], of_ids: Habits, shown: Mapping[Key, Habits], words: WordCounts, names: Mapping[int, str]
 ) -> Elsewhere:
     rows = [row for window in windows if window.key[0] != name for row in window.rows]
-    return Elsewhere(rows, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)), words, names)
+    providers = len({window.key[0] for window in windows} - {name})
+    return Elsewhere(
+        rows, providers, together(of_ids, *(habits for key, habits in shown.items() if key[0] != name)), words, names
+    )
 
 
 def _unheard_of(window: Window, elsewhere: Elsewhere) -> dict[str, dict[str, int]]:
@@ -439,7 +443,8 @@ def _damage(window: Window, rates: Mapping[str, Any], elsewhere: Elsewhere, *, s
     assert window.decision is not None
     told = damage.damage_json(window.rows, window.decision.differences, rates, sorts=sorts)
     anew = any(verdict.arguments == "written anew" for verdict in window.decision.verdicts.values())
-    unlike = unlike_parts(window.rows, elsewhere.rows, rewrites_calls=anew)
+    # of two providers that differ nobody can say which one rewrites
+    unlike = unlike_parts(window.rows, elsewhere.rows, rewrites_calls=anew) if elsewhere.providers > 1 else None
     unlike = [] if unlike is None else [*unlike, *unlike_words(window.rows, elsewhere.words, elsewhere.names)]
     return {**told, "damage_parts": [*damage.strange_parts(window.rows, elsewhere.rows), *unlike, *told["damage_parts"]]}
 

@@ -20,8 +20,8 @@ from eagle3_assets.exact.search.frames import ENDS_TURN
 from eagle3_assets.exact.search.prompt_selection import Weighed, weigh_prompts
 from eagle3_assets.exact.search.reconstruction import MAX_SURVIVORS, Reconstruction, prompt_misfit, residual_of, result
 from eagle3_assets.exact.search.selection import Case
-from eagle3_assets.exact.search.wire_text import canonical_fields, matching_spacing
-from eagle3_assets.targets.grammar import Ids, Parts, check, split
+from eagle3_assets.exact.search.wire_text import Texts, canonical_fields, matching_spacing
+from eagle3_assets.targets.grammar import GrammarError, Ids, Parts, split
 
 P_SERVER_IDS, P_IMPORTED = 0.9995, 0.95
 NAMED_FORMS = 6
@@ -54,12 +54,13 @@ class _Attempt:
 def from_server_ids(case: Case, prompts: Sequence[PromptCandidate], no_prompt: str | None) -> Reconstruction:
     """`prompts` are those of the mode that the request suggests."""
     fields, output = case.fields, tuple(case.fields.output_ids or ())
-    attempts = [_try_mode(mode, output) for mode in _modes(case)]
-    attempt = next((a for a in attempts if not a.reasons), attempts[0])
+    first = _try_mode(case, output)
+    others = (_try_mode(mode, output) for mode in _other_modes(case) if first.reasons)
+    attempt = first if not first.reasons else next((a for a in others if not a.reasons), first)
     case, reasons = attempt.case, [*fields.problems]
     if fields.finish_reason not in (*ENDS_TURN, "length"):
         reasons.append(f"finish reason {fields.finish_reason!r}: not a usable end")
-    prompts = _prompts_of_answer(attempt.case, prompts, attempt is attempts[0])
+    prompts = _prompts_of_answer(attempt.case, prompts, attempt is first)
     prompt = _find_prompt(case, prompts, no_prompt)
     reasons += [f"prompt: {prompt.fault}"] if prompt.fault and not prompt.fault.startswith("prompt_") else []
     reasons += [prompt.fault] if prompt.fault and prompt.fault.startswith("prompt_") else []
@@ -103,21 +104,21 @@ def server_prompt(case: Case, prompts: Sequence[PromptCandidate]) -> PromptCandi
 
 
 # ---------------------------------------------------------------------------------------------------- the completion
-def _modes(case: Case) -> Iterator[Case]:
-    """The mode that the request suggests, then the other one where the model has two (114 of 120 Qwen3 rows with their sampled ids had no
+def _other_modes(case: Case) -> Iterator[Case]:
+    """The mode that the request does not suggest, where the model has two (114 of 120 Qwen3 rows with their sampled ids had no
     reasoning: docs/research/recorded-traffic.md#4)."""
-    yield case
     if case.profile.opened_by != "never" and case.profile.instant:
         yield replace(case, mode=replace(case.mode, prompt=not case.thinking, turn=not case.thinking, prefill=0))
 
 
 def _try_mode(case: Case, output: Ids) -> _Attempt:
-    fault = check(case.profile, output, thinking=case.thinking, truncated=case.truncated)
-    if fault:
+    try:
+        parts = split(case.profile, output, thinking=case.thinking, truncated=case.truncated)
+    except GrammarError as fault:
         return _Attempt(case, None, {}, (f"grammar: {fault}",))
-    parts = split(case.profile, output, thinking=case.thinking, truncated=case.truncated)
-    spacing, difference = matching_spacing(case.profile, parts, case.fields)
-    evidence = {"spacing": spacing, "wire_text": spacing is not None, **canonical_fields(case.profile, parts)}
+    texts = Texts(case.profile, parts, case.fields)
+    spacing, difference = matching_spacing(case.profile, parts, case.fields, texts)
+    evidence = {"spacing": spacing, "wire_text": spacing is not None, **canonical_fields(case.profile, parts, texts)}
     return _Attempt(case, parts, evidence, (f"wire_text: {difference}",) if difference else ())
 
 

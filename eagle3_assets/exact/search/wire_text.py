@@ -7,7 +7,7 @@ Does not belong here: which way a provider bends (`wire_profiles.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eagle3_assets.errors import ExactError
@@ -24,7 +24,10 @@ def compare_text(profile: Profile, parts: Parts, fields: Fields, evidence: Mappi
     """None when the ids, decoded and bent as the row's evidence says, are the wire's text; else the first difference. Of the
     evidence: `edits` {edge: [whitespace on the wire, whitespace that the model wrote]}, `leaked` (markers stood in the text),
     `arguments` other than "wire" (written anew by the server: the same JSON)."""
-    texts = {"reasoning": _text(profile, parts.reasoning, fields), "content": _text(profile, parts.content, fields)}
+    texts = {
+        "reasoning": _text(profile.decode, parts.reasoning, fields),
+        "content": _text(profile.decode, parts.content, fields),
+    }
     if evidence.get("leaked"):
         return _leak_difference(profile, parts, fields)
     edits = evidence.get("edits")
@@ -53,21 +56,44 @@ def _leak_difference(profile: Profile, parts: Parts, fields: Fields) -> str | No
     return None
 
 
-def matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[str | None, str | None]:
+class Texts:
+    """The texts of ids that a server returned with its text, each field encoded or decoded once.
+
+    A field whose text encodes to its ids is canonical, and its ids spell that text: nothing is decoded for it.
+    """
+
+    def __init__(self, profile: Profile, parts: Parts, fields: Fields) -> None:
+        self._profile = profile
+        self._known: list[tuple[Ids, str]] = []
+        for ids, text in ((parts.reasoning, fields.reasoning or ""), (parts.content, fields.content or "")):
+            if _encodes_to(profile, text, ids):
+                self._known.append((ids, text))
+
+    def decode(self, ids: Ids) -> str:
+        return next((text for known, text in self._known if known is ids), None) or self._profile.decode(ids)
+
+    def canonical(self, ids: Ids) -> bool:
+        return any(known is ids for known, _ in self._known) or _encodes_to(self._profile, self._profile.decode(ids), ids)
+
+
+def matching_spacing(profile: Profile, parts: Parts, fields: Fields, texts: Texts | None = None) -> tuple[str | None, str | None]:
     """(the way in which the server bent the text of known ids, None), or (None, the first difference under verbatim).
 
     verbatim; injected, injected_inner (a space joined to markers); stripped (whitespace gone at an end). Text in which markers stand
     that no parser took out (`<think>R</think>C` in content) is read as a parser would have.
     """
-    found = _matching_spacing(profile, parts, fields)
+    decode = texts.decode if texts else profile.decode
+    found = _matching_spacing(profile, parts, fields, decode)
     if found[1] and (leak := read_leak(profile, fields, parts.opened or parts.closed)):
-        as_parsed = _matching_spacing(profile, parts, leak[0])
+        as_parsed = _matching_spacing(profile, parts, leak[0], decode)
         return as_parsed if as_parsed[1] is None else found
     return found
 
 
-def _matching_spacing(profile: Profile, parts: Parts, fields: Fields) -> tuple[str | None, str | None]:
-    reasoning, content = _text(profile, parts.reasoning, fields), _text(profile, parts.content, fields)
+def _matching_spacing(
+    profile: Profile, parts: Parts, fields: Fields, decode: Callable[[Ids], str]
+) -> tuple[str | None, str | None]:
+    reasoning, content = _text(decode, parts.reasoning, fields), _text(decode, parts.content, fields)
     calls = _calls_difference(profile, parts, fields) or _names_difference(profile, parts, fields)
     if calls:
         return None, calls
@@ -97,9 +123,9 @@ def _edge_way(model: str, wire: str, joined: str, trimmed: str) -> str:
     return "strip" if wire in ("", trimmed) else "other"
 
 
-def _text(profile: Profile, ids: tuple[int, ...], fields: Fields) -> str:
+def _text(decode: Callable[[Ids], str], ids: Ids, fields: Fields) -> str:
     """Decoded text; servers hold back a character that a cut left incomplete."""
-    text = profile.decode(ids)
+    text = decode(ids)
     return text.rstrip("\ufffd") if fields.finish_reason == "length" else text
 
 
@@ -151,17 +177,18 @@ def _names_difference(profile: Profile, parts: Parts, fields: Fields) -> str | N
     return None
 
 
-def canonical_fields(profile: Profile, parts: Parts) -> dict[str, Any]:
+def canonical_fields(profile: Profile, parts: Parts, texts: Texts | None = None) -> dict[str, Any]:
     """encode(decode(ids)) == ids, field by field: {"canonical": bool, "noncanonical": [field…]}. Measured, never assumed."""
     named = {"reasoning": parts.reasoning, "content": parts.content}
     for k, call in enumerate(parts.calls):
         named |= {f"call {k} id": call.head, f"call {k} arguments": call.arguments or ()}
-    odd = [name for name, ids in named.items() if not _is_canonical(profile, ids)]
+    canonical = texts.canonical if texts else lambda ids: _encodes_to(profile, profile.decode(ids), ids)
+    odd = [name for name, ids in named.items() if not canonical(ids)]
     return {"canonical": not odd, **({"noncanonical": odd} if odd else {})}
 
 
-def _is_canonical(profile: Profile, ids: Ids) -> bool:
+def _encodes_to(profile: Profile, text: str, ids: Ids) -> bool:
     try:
-        return tuple(profile.encode(profile.decode(ids))) == ids
+        return tuple(profile.encode(text)) == ids
     except ExactError:  # more blanks in a row than any encoder takes: no encoding of it is the canonical one
         return False

@@ -7,12 +7,12 @@ Does not belong here: making or mending rows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from eagle3_assets.errors import ExactError
-from eagle3_assets.exact.prompt_side.hypotheses import rendered_prompts
+from eagle3_assets.exact.prompt_side.hypotheses import is_rendering
 from eagle3_assets.exact.prompt_side.render import wants_thinking
 from eagle3_assets.exact.search.wire_text import canonical_fields, compare_text, matching_spacing
 from eagle3_assets.targets import grammar as turn_grammar
@@ -42,6 +42,14 @@ class Row(Protocol):
     def response_ids(self) -> Any: ...
 
 
+class _Turn(NamedTuple):
+    """A row's response, taken apart; without `parts`, why the grammar refuses it."""
+
+    ids: turn_grammar.Ids
+    parts: turn_grammar.Parts | None
+    fault: str | None
+
+
 class Checker:
     """Judges rows against the answers they were made from. None: nothing to object; else one short reason."""
 
@@ -49,12 +57,11 @@ class Checker:
         """`answers` are the journal's best attempts; `thinking` is the campaign's, where a request says nothing."""
         self._profile, self._thinking = profile, thinking
         self._answers = {(answer.sample_id, answer.turn): answer for answer in answers}
+        self._last: tuple[Row, _Turn] | None = None  # a row is asked several questions, one behind the other
 
     def grammar(self, row: Row) -> str | None:
         """Would the model's grammar emit this response, ended as its finish reason says?"""
-        answer = self._answers.get((row.sample_id, row.turn))
-        thinking = self._thinks(row, answer)
-        return turn_grammar.check(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
+        return self._turn(row).fault
 
     def wire_text(self, row: Row) -> str | None:
         """Does decoding the ids under the row's reading of its provider give the returned text, byte for byte? And is the prompt
@@ -63,24 +70,20 @@ class Checker:
         if answer is None or answer.attempt != row.attempt:
             return "the journal has no such answer"
         fields = answer.fields
-        try:
-            parts = self._split(row, answer)
-        except ExactError as error:
-            return str(error)
+        turn = self._turn(row)
+        if turn.parts is None:
+            return turn.fault
+        parts = turn.parts
         if row.evidence.get("basis") == "server_ids":
-            if fields.output_ids != _ids(row):
+            if fields.output_ids != turn.ids:
                 return "the ids are not those that the server returned"
             return matching_spacing(self._profile, parts, fields)[1] or self._prompt(row, answer, fields)
         return compare_text(self._profile, parts, fields, row.evidence) or self._prompt(row, answer, fields)
 
     def canonical(self, row: Row) -> bool | None:
         """encode(decode(ids)) == ids, field by field; None where the ids cannot be taken apart."""
-        answer = self._answers.get((row.sample_id, row.turn))
-        try:
-            parts = self._split(row, answer)
-        except ExactError:
-            return None
-        return bool(canonical_fields(self._profile, parts)["canonical"])
+        parts = self._turn(row).parts
+        return None if parts is None else bool(canonical_fields(self._profile, parts)["canonical"])
 
     def fields(self, sample_id: str, turn: int) -> Fields | None:
         """The answer's fields, for showing it beside its row."""
@@ -96,14 +99,23 @@ class Checker:
         forms = [str(form) for form in named] if isinstance(named, list) else None
         thinking = self._thinks(row, answer, "prompt_thinking")
         try:
-            rendered = rendered_prompts(self._profile, answer.request, thinking=thinking, forms=forms)
+            same = is_rendering(self._profile, answer.request, ids, thinking=thinking, forms=forms)
         except ExactError as error:
             return f"prompt: {error}"
-        return None if ids in rendered else "the prompt ids are no rendering of the request in the form that the evidence names"
+        return None if same else "the prompt ids are no rendering of the request in the form that the evidence names"
 
-    def _split(self, row: Row, answer: WireAnswer | None) -> turn_grammar.Parts:
-        thinking = self._thinks(row, answer)
-        return turn_grammar.split(self._profile, _ids(row), thinking=thinking, truncated=row.finish_reason == "length")
+    def _turn(self, row: Row) -> _Turn:
+        if self._last is not None and self._last[0] is row:
+            return self._last[1]
+        ids = tuple(np.asarray(row.response_ids).tolist())
+        thinking = self._thinks(row, self._answers.get((row.sample_id, row.turn)))
+        try:
+            parts = turn_grammar.split(self._profile, ids, thinking=thinking, truncated=row.finish_reason == "length")
+            turn = _Turn(ids, parts, None)
+        except turn_grammar.GrammarError as error:
+            turn = _Turn(ids, None, str(error))
+        self._last = row, turn
+        return turn
 
     def _thinks(self, row: Row, answer: WireAnswer | None, key: str = "thinking") -> bool:
         """Whether the turn (or, `prompt_thinking`, the prompt) is one with reasoning: the evidence says it, of older rows the request."""
@@ -113,7 +125,3 @@ class Checker:
         instant = self._profile.instant
         request = answer.request if answer else {}
         return self._profile.opened_by != "never" and (not instant or wants_thinking(request, self._thinking))
-
-
-def _ids(row: Row) -> tuple[int, ...]:
-    return tuple(np.asarray(row.response_ids).tolist())

@@ -155,7 +155,7 @@ def not_empty(columns: Columns, wires: Wires, rules: Rules) -> Bools:
 
 def no_loops(columns: Columns, wires: Wires, rules: Rules) -> Bools:
     """16: no degenerate repetition in text, ids or calls."""
-    texts = _each(wires, lambda w: any(content.packed_ratio(text) < content.LOOP_RATIO for text in w.texts))
+    texts = _each(wires, lambda w: w.packed < content.LOOP_RATIO)
     calls = _each(wires, lambda w: content.repeated_calls([(c.name, c.arguments) for c in w.fields.tool_calls]))
     ids, prompt = columns.input_ids, columns.integers("prompt_len")
     begin = np.minimum(ids.offsets[:-1] + prompt, ids.offsets[1:])  # of the response: a loop in a prompt is the user's
@@ -167,7 +167,7 @@ def no_loops(columns: Columns, wires: Wires, rules: Rules) -> Bools:
 
 def not_dull(columns: Columns, wires: Wires, rules: Rules) -> Bools:
     """16, the softer limit: a window that packs to less than a tenth."""
-    return _each(wires, lambda w: any(content.packed_ratio(text) < content.DULL_RATIO for text in w.texts))
+    return _each(wires, lambda w: w.packed < content.DULL_RATIO)
 
 
 def scripts(columns: Columns, wires: Wires, rules: Rules) -> Bools:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from eagle3_assets.review.rows.columns import Columns
+from eagle3_assets.review.rows.content import packed_ratio
 from eagle3_assets.wire.fields import Fields
 from eagle3_assets.wire.wire_answer import WireAnswer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wire:
     """One answer as it came. `sha256` is of the body's bytes, `seconds` from request to last byte, `provider` and `model` as the
     journal names them (the body's own are in `fields`)."""
@@ -32,6 +34,11 @@ class Wire:
         """Every text that the model wrote: reasoning, content, then names and arguments of calls."""
         calls = (text for call in self.fields.tool_calls for text in (call.name, call.arguments))
         return (self.fields.reasoning or "", self.fields.content or "", *calls)
+
+    @cached_property
+    def packed(self) -> float:
+        """The smallest packed share of any window of any text: two limits are held against it, and packing is dear."""
+        return min(map(packed_ratio, self.texts))
 
 
 def wires_of(columns: Columns, answers: Iterable[WireAnswer]) -> list[Wire | None]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle3_assets.errors import ExactError
 from eagle3_assets.exact.prompt_side import segments
-from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, prompt_counts, rendered_prompts
+from eagle3_assets.exact.prompt_side.hypotheses import enumerate_prompts, is_open, is_rendering, prompt_counts
 from eagle3_assets.exact.prompt_side.prompt_forms import (
     PRIORS,
     PromptForm,
@@ -81,7 +81,9 @@ def test_joined_turns_are_the_ids_of_the_whole_text(request_: dict[str, Any], th
     for candidate in random.sample(candidates, min(8, len(candidates))):
         assert candidate.count == len(candidate.ids)
         name = random.choice(candidate.forms)
-        assert rendered_prompts(profile, request_, thinking=thinking, forms=[name]) == {candidate.ids}
+        assert is_rendering(profile, request_, candidate.ids, thinking=thinking, forms=[name])
+        assert is_rendering(profile, request_, candidate.ids, thinking=thinking)
+        assert not is_rendering(profile, request_, (*candidate.ids, 0), thinking=thinking)
         form = form_of(name.replace("no_tools", "typescript"))
         assert form is not None
         if form.control == "ids":
@@ -222,7 +224,8 @@ def test_a_profile_may_say_that_all_history_reasoning_is_kept(mini: Profile) -> 
     plain = tuple(mini.encode_prompt(render_text(mini, messages)))
     first, *others = enumerate_prompts(keeping, {"messages": messages}, thinking=True)
     assert first.ids == kept and first.prior == 1.0 and plain in {c.ids for c in others}
-    assert rendered_prompts(keeping, {"messages": messages}, thinking=True, forms=first.forms) == {kept}
+    assert is_rendering(keeping, {"messages": messages}, kept, thinking=True, forms=first.forms)
+    assert not is_rendering(keeping, {"messages": messages}, plain, thinking=True, forms=first.forms)
 
 
 ODD: list[dict[str, Any]] = [
@@ -242,3 +245,13 @@ def test_a_request_that_is_no_chat_is_refused_in_one_line_or_rendered(mini: Prof
         assert enumerate_prompts(mini, request_, thinking=True)
     except ExactError as error:
         assert "\n" not in str(error) and str(error)
+
+
+def test_a_developers_message_that_is_the_systems_takes_the_place_of_the_default_one(mini: Profile) -> None:
+    """A template with a default system message writes none where the conversation begins with one, whatever name its role had."""
+    asking = replace(mini, facts=mini.facts.changed(template={"default_system": "You are a test."}))
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "q"}]
+    spelled = [{**messages[0], "role": "system"}, messages[1]]
+    as_system = {form: c.ids for c in enumerate_prompts(asking, {"messages": messages}, thinking=True) for form in c.forms}
+    [name] = [form for form in as_system if "developer_system" in form and "system_none" not in form]
+    assert as_system[name] == tuple(asking.encode_prompt(render_text(asking, spelled, thinking=True)))
