@@ -36,6 +36,7 @@ td.n {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nu
 .verdict {{ background: var(--panel); border-left: 6px solid; padding: .2rem 1rem; margin: 1rem 0 }} .verdict p {{ color: var(--ink) }}
 code {{ background: var(--soft); padding: 0 .25em; border-radius: 3px }} img {{ max-width: 100%; background: #fff; border-radius: 6px }}
 summary {{ cursor: pointer }}
+@media (max-width: 50rem) {{ table {{ display: block; overflow-x: auto }} }}
 @media print {{ :root {{ {_colours(LIGHT)} }} body {{ background: #fff; max-width: none }} details > * {{ display: revert }}
 section, details {{ break-inside: avoid; border: 0 }} nav {{ display: none }} }}
 """
