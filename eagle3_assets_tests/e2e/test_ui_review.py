@@ -76,7 +76,7 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         done.stderr
     )
     here.run(
-        "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "group:3_judge/report", timeout=300
+        "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "tag:stage=report", timeout=300
     )
     assert (here.root("review") / "reports" / f"{STOPS}.html").exists()
     yield here
