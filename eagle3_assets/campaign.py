@@ -633,9 +633,13 @@ class Campaign(_Table):
         return facts
 
 
+FOLDERS_OWN = "campaign.toml"
+
+
 def campaign_path(name_or_path: str | None = None) -> Path:
-    """Where a campaign's TOML lies. `None` reads EAGLE3_CAMPAIGN (default `demo`)."""
-    value = name_or_path or os.environ.get("EAGLE3_CAMPAIGN") or "demo"
+    """Where a campaign's TOML lies. `None` reads EAGLE3_CAMPAIGN (default: `campaign.toml` of this folder, as `eagle3 init` writes it,
+    else `demo`)."""
+    value = name_or_path or os.environ.get("EAGLE3_CAMPAIGN") or (FOLDERS_OWN if Path(FOLDERS_OWN).is_file() else "demo")
     if value in BUILT_IN:
         return CAMPAIGNS_DIR / f"{value}.toml"
     path = Path(value)

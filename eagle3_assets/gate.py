@@ -12,6 +12,7 @@ from typing import Any
 
 from eagle3_assets import store as st
 from eagle3_assets.errors import GateError, StoreError
+from eagle3_assets.installed import require_installed
 from eagle3_assets.review.verdicts.verdict import Subject, Verdict
 from eagle3_assets.review.verdicts.verdict_files import Filed
 from eagle3_assets.review.verdicts.waivers import apply_waivers, read_waivers, used_waivers
@@ -94,9 +95,11 @@ def require_current(artifact: Artifact) -> None:
 
 
 def pass_gates(artifacts: Iterable[Artifact]) -> None:
-    """Pass every gate that these artifacts' stages name, each once. Raises what `require` and `require_current` raise."""
+    """Pass every gate that these artifacts' stages name, each once, with what their work imports. Raises what `require`,
+    `require_current` and `require_installed` raise."""
     passed = set()
     for artifact in artifacts:
+        require_installed(artifact.stage.packages, artifact.name)
         for gate in artifact.stage.gates(artifact):
             if gate.artifact.place in passed:
                 continue

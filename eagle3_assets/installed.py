@@ -6,11 +6,34 @@ Belongs here: finding. Does not belong here: reading tokenizers (`targets`) or w
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 from eagle3_assets.errors import StateError
 
-HOW = "install it with `pip install ./standin` in a clone of the repository (`make setup` does)"
+HOW = (
+    "install it with `pip install 'eagle3-assets[demo]'` where both wheels are found (`pip install --find-links DIST`), or with "
+    "`pip install ./standin` in a clone of the repository (`make setup` does)"
+)
+# What only the extra `states` installs, by the name that is imported.
+STATES = ("torch", "transformers", "safetensors")
+STATES_HOW = (
+    "install the extra: `pip install 'eagle3-assets[states]'` (torch in the build for this machine first), then run again"
+)
+
+
+def require_installed(packages: Iterable[str], what: str) -> None:
+    """Raises StateError that says what to install where one of these packages is missing. Nothing is imported."""
+    missing = [name for name in packages if not _is_there(name)]
+    if missing:
+        raise StateError(f"{what} needs {', '.join(missing)}, which this machine does not have; {STATES_HOW}")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def installed_folder(inside: str) -> Path | None:

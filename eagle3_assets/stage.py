@@ -90,6 +90,7 @@ class Stage:
     `whole` asks for what belongs to the artifact under a commit of its own, `bound_to` names what a verdict is bound to besides bytes and
     inputs. `wanted`: whether a campaign has this stage at all. `one_step`: all datasets are one step (one event loop, one budget).
     `again_after`: made anew when that later stage has changed. `options`: what one run may choose (Dagster's launchpad shows them).
+    `packages`: what its work imports that a machine need not have (an extra of pyproject.toml).
     """
 
     name: str
@@ -116,6 +117,7 @@ class Stage:
     costs_money: bool = False
     again_after: str = ""
     options: tuple[Option, ...] = ()
+    packages: tuple[str, ...] = ()
 
     @property
     def code_version(self) -> int | str:

@@ -64,7 +64,7 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
                 verdict = found.get(name)
                 if verdict is None:
                     yield nothing_made(checked, name)
-                elif verdict.passed or failed_in(name, judged):
+                elif not verdict.stops or failed_in(name, judged):
                     yield summary(checked, verdict)
                 else:
                     log_alone(run, checked, summary(checked, verdict))

@@ -21,12 +21,14 @@ from typer.exceptions import TyperException
 
 from eagle3_assets.environment import refuse_unknown
 from eagle3_assets.errors import Eagle3Error, UsageError
+from eagle3_assets.installed import STATES, STATES_HOW
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 # name -> (module, help line); modules are imported when asked for, so that `eagle3 --help` is quick
 COMMANDS = {
+    "init": "A folder for a campaign: its file, Dagster's files, the next commands.",
     "doctor": "Is this machine ready? What is missing, and what to do.",
     "run": "All stages in order, through Dagster; resumable.",
     "endpoints": "Who may answer, who may not and why; --used: what each gave for its money.",
@@ -79,7 +81,7 @@ class _Lazy(TyperGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-app = typer.Typer(cls=_Lazy, add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+app = typer.Typer(cls=_Lazy, add_completion=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
                   epilog="The campaign is EAGLE3_CAMPAIGN (demo, kimi-k2.5 or a .toml file), the data root EAGLE3_DATA (default data).")  # fmt: skip
 
 
@@ -154,3 +156,8 @@ def _run(args: list[str]) -> int:
     except Eagle3Error as error:
         print(f"eagle3: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in STATES:
+            raise
+        print(f"eagle3: this needs {error.name}, which this machine does not have; {STATES_HOW}", file=sys.stderr)
+        return 1

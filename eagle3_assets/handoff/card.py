@@ -5,6 +5,7 @@ Belongs here: wording and layout of `README.md`. Does not belong here: choosing 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,74 @@ from eagle3_assets.store import write_bytes
 
 
 def write_card(
-    path: Path, campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], *, what: str, use: Sequence[str]
+    path: Path,
+    campaign: Campaign,
+    corpus: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    *,
+    what: str,
+    use: Sequence[str],
+    files: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the card. `corpus` is corpus/manifest.json, `numbers` those of the export, `use` paragraphs on the files."""
-    write_bytes(path, render_card(campaign, corpus, numbers, what=what, use=use).encode())
+    """Write the card. `corpus` is corpus/manifest.json, `numbers` those of the export, `use` paragraphs on the files, `files` split ->
+    file, where the hub's viewer and `datasets` can read them."""
+    write_bytes(path, render_card(campaign, corpus, numbers, what=what, use=use, files=files).encode())
 
 
 def render_card(
-    campaign: Campaign, corpus: Mapping[str, Any], numbers: Mapping[str, Any], *, what: str, use: Sequence[str]
+    campaign: Campaign,
+    corpus: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    *,
+    what: str,
+    use: Sequence[str],
+    files: Mapping[str, str] | None = None,
 ) -> str:
     """The card as markdown with the hub's front matter. No times: equal input gives equal bytes."""
     e = escape_markdown
     model = e(campaign.target.model)
     lines = [
-        "---", "license: other", "task_categories:", "- text-generation", "tags:", "- eagle3", "- speculative-decoding", "---", "",
+        *_front_matter(campaign, numbers, what, files or {}), "",
         f"# {what} of {model}", "",
         f"{numbers['rows']:,} rows, {numbers['tokens']:,} tokens, {numbers['supervised_tokens']:,} of them supervised: answers "
         f"that {model} sampled, as the token ids that it produced by the evidence of each row's grade, for training an "
         "EAGLE-3 drafter.", "",
         *(line for paragraph in use for line in (paragraph, "")),
+        *_load(files or {}),
     ]  # fmt: skip
     lines += [*_sources(campaign, numbers), *_statistics(numbers), *_grades(numbers), *_left_out(corpus, numbers)]
     return "\n".join([*lines, *_provenance(campaign, corpus)]) + "\n"
+
+
+# The hub's own buckets: https://huggingface.co/docs/hub/datasets-cards, size_categories
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M"))
+
+
+def _front_matter(campaign: Campaign, numbers: Mapping[str, Any], what: str, files: Mapping[str, str]) -> list[str]:
+    """What the hub reads: name, size, which file is which split, the source's licences by name."""
+    size = next((name for most, name in _SIZES if numbers["rows"] < most), "n>10M")
+    licences = sorted({d.licence for d in campaign.dataset if d.licence and d.name in numbers["datasets"]})
+    lines = ["---", f"pretty_name: {json.dumps(f'{what} of {campaign.target.model}', ensure_ascii=False)}", "license: other",
+             "license_name: each-source-its-own", f"license_details: {json.dumps('; '.join(licences) or 'not stated', ensure_ascii=False)}",
+             "size_categories:", f"- {size}", "task_categories:", "- text-generation", "tags:", "- eagle3", "- speculative-decoding"]  # fmt: skip
+    there = {split: name for split, name in files.items() if numbers["splits"].get(split)}
+    if there:
+        lines += ["configs:", "- config_name: default", "  data_files:"]
+        lines += [line for split, name in there.items() for line in (f"  - split: {split}", f"    path: {name}")]
+    return [*lines, "---"]
+
+
+def _load(files: Mapping[str, str]) -> list[str]:
+    if not files:
+        return []
+    named = json.dumps({split: f"FOLDER/{name}" for split, name in files.items()})
+    code = [
+        "from datasets import load_dataset",
+        "",
+        f'rows = load_dataset("json", data_files={named})',
+        'rows["train"][0]["input_ids"]',
+    ]
+    return ["```python", *code, "```", ""]
 
 
 def _sources(campaign: Campaign, numbers: Mapping[str, Any]) -> list[str]:
@@ -68,11 +115,17 @@ def _statistics(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def _grades(numbers: Mapping[str, Any]) -> list[str]:
-    lines = ["", "## Grades", "", "How each row's ids are known:", "", "| grade | meaning | rows |", "| --- | --- | --- |"]
+    exact = numbers.get("p_exact", {})
+    lines = [
+        "", "## Grades", "", "How each row's ids are known. p_exact: the probability that every id of a row is right, mean over the corpus rows "
+        "that came with the grade; what the model's own verdict changed has no figure here.", "",
+        "| grade | meaning | rows | p_exact |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
     for grade, facts_of_grade in GRADES.items():
         rows = sum(facts["grades"].get(grade, 0) for facts in numbers["datasets"].values())
         if rows:
-            lines.append(f"| {grade} | {facts_of_grade.meaning} | {rows:,} |")
+            share = f"{exact[grade]:.2%}" if grade in exact else "–"
+            lines.append(f"| {grade} | {facts_of_grade.meaning} | {rows:,} | {share} |")
     return lines
 
 

@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 import orjson
+import pyarrow.parquet as pq
 
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.pack import Pack
@@ -37,6 +38,7 @@ from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.store import Manifest, Store, commit
 
 ROWS, VALIDATION, CARD = "tokens.jsonl", "validation.jsonl.gz", "README.md"
+FILES = {"train": ROWS, "validation": VALIDATION}
 
 USE = (
     "`tokens.jsonl`, one object a line: `id` (sample id / assistant turn), `dataset`, `grade`, `input_ids`, `loss_mask` (1 on ids that the "
@@ -68,13 +70,24 @@ def export_tokens(campaign: Campaign, store: Store, *, commit_inputs: Mapping[st
                 tally.keep(pack)
                 if pack.index % 1000 == 0:
                     publish(Step("handoff_tokens", pack.index + 1, len(corpus)))
-        numbers = tally.numbers("handoff/tokens", len(corpus))
-        write_card(folder / CARD, campaign, corpus.manifest, numbers, what="Pre-tokenised answers", use=USE)
+        numbers = tally.numbers("handoff/tokens", len(corpus)) | {"p_exact": mean_p_exact(store.corpus)}
+        write_card(folder / CARD, campaign, corpus.manifest, numbers, what="Pre-tokenised answers", use=USE, files=FILES)
     files = [path for path in store.handoff_tokens.iterdir() if path.is_file()]
     default = {"corpus": corpus.digest, "grades": list(campaign.handoff.grades)}
     return commit(
         store.handoff_tokens, files=files, inputs=commit_inputs if commit_inputs is not None else default, numbers=numbers
     )
+
+
+def mean_p_exact(corpus: Path) -> dict[str, float]:
+    """Grade -> mean p_exact of the corpus rows that came with it."""
+    sums: dict[str, tuple[float, int]] = {}
+    for part in sorted(corpus.glob("part-*.parquet")):
+        table = pq.read_table(part, columns=["grade", "p_exact"])
+        for grade, p in zip(table["grade"].to_pylist(), table["p_exact"].to_pylist(), strict=True):
+            total, n = sums.get(grade, (0.0, 0))
+            sums[grade] = total + p, n + 1
+    return {grade: total / n for grade, (total, n) in sorted(sums.items())}
 
 
 def _packed(stack: ExitStack, path: Path) -> IO[bytes]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.installed import STATES
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
@@ -61,6 +62,7 @@ STAGE = Stage(
     per=Per.CAMPAIGN,
     version=1,
     wanted=lambda campaign: campaign.drafter is not None,
+    packages=STATES,
     path=lambda a: a.store.acceptance,
     after=(drafter.STAGE, hidden_states.STAGE),
     gates=lambda a: [Gate(a.of(drafter.STAGE))],

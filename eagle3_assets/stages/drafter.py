@@ -21,6 +21,7 @@ from typing import Any
 
 from eagle3_assets.campaign import Campaign, DrafterTable
 from eagle3_assets.errors import StateError
+from eagle3_assets.installed import STATES
 from eagle3_assets.progress import Every, Step, publish
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
@@ -184,6 +185,7 @@ STAGE = Stage(
     per=Per.CAMPAIGN,
     version=1,
     wanted=lambda campaign: campaign.drafter is not None,
+    packages=STATES,
     path=lambda a: a.store.drafter,
     after=tuple(
         After(stage, when=lambda campaign, stage=stage: handoff_of(campaign) is stage)  # type: ignore[misc]

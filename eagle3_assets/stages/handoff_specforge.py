@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from eagle3_assets.installed import STATES
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.stage import Card, Per, Stage, one_by_one
 from eagle3_assets.stages import hidden_states, vocab_map
@@ -23,6 +24,7 @@ STAGE = Stage(
     group="handoff",
     per=Per.CAMPAIGN,
     version=2,
+    packages=STATES,
     path=lambda a: a.store.handoff("specforge"),
     after=(hidden_states.STAGE, vocab_map.STAGE),
     gates=states_gates,

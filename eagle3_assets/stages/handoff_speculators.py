@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_assets.campaign import Campaign
+from eagle3_assets.installed import STATES
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
 from eagle3_assets.stage import Artifact, Card, Face, Gate, Made, Per, Stage, one_by_one
@@ -80,6 +81,7 @@ STAGE = Stage(
     group="handoff",
     per=Per.CAMPAIGN,
     version=2,
+    packages=STATES,
     path=lambda a: a.store.handoff("speculators"),
     after=(hidden_states.STAGE, vocab_map.STAGE),
     gates=states_gates,

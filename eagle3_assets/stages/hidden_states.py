@@ -11,6 +11,7 @@ from eagle3_assets import store as st
 from eagle3_assets.campaign import Campaign
 from eagle3_assets.corpus.parts import part_digest
 from eagle3_assets.errors import StoreError
+from eagle3_assets.installed import STATES
 from eagle3_assets.progress import Step, publish
 from eagle3_assets.review.verdicts.table import CHECKS
 from eagle3_assets.review.verdicts.verdict import Verdict
@@ -154,6 +155,7 @@ STAGE = Stage(
     per=Per.PART,
     version=SCHEMA_VERSION,
     version_key="schema",
+    packages=STATES,
     path=lambda a: a.store.states(a.partition),
     after=(corpus.STAGE,),
     gates=lambda a: [Gate(a.of(corpus.STAGE))],

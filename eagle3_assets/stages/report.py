@@ -74,7 +74,7 @@ def card(campaign: Campaign, name: str) -> Card:
 STAGE = Stage(
     name="report",
     per=Per.DATASET,
-    version=4,
+    version=5,
     path=lambda a: a.store.report(a.dataset),
     after=(tokens.STAGE,),
     gates=lambda a: [Gate(t, passed=False) for t in a.all_of(tokens.STAGE)],

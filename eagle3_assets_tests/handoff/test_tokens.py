@@ -182,3 +182,24 @@ def test_the_card_tells_provenance_grades_licences_and_what_was_left_out(tmp_pat
                  "temperature 1.0, top_p 0.95"):  # fmt: skip
         assert part in card
     assert "b8_sweagent" not in card.replace("\\", "") and str(tmp_path) not in card
+
+
+def test_the_card_is_one_that_the_hub_reads(tmp_path: Path) -> None:
+    """Front matter with name, size and which file is which split; the exactness of each grade; how to load it."""
+    import yaml
+
+    campaign, store = trusting(True), Store(tmp_path)
+    corpus_of(campaign, store)
+    numbers = export_tokens(campaign, store).numbers
+    card = (store.handoff_tokens / "README.md").read_text()
+    _, front, body = card.split("---\n", 2)
+    facts = yaml.safe_load(front)
+    assert facts["size_categories"] == ["n<1K"] and facts["pretty_name"] == f"Pre-tokenised answers of {campaign.target.model}"
+    named = {d["split"]: d["path"] for d in facts["configs"][0]["data_files"]}
+    assert named.keys() == {split for split, n in numbers["splits"].items() if n}
+    assert all((store.handoff_tokens / path).is_file() for path in named.values())
+    assert "load_dataset" in body and all(
+        f"| {g} | " in body and f"| {numbers['p_exact'][g]:.2%} |" in body
+        for d in numbers["datasets"].values()
+        for g in d["grades"]
+    )

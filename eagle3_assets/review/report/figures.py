@@ -26,7 +26,7 @@ from eagle3_assets.store import Store, read_json, read_manifest
 from eagle3_assets.wire import journal
 
 WORST = 20
-LENGTH_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 2**31)
+LENGTH_EDGES = (0, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 2**31)
 
 
 Tally = dict[str, Any]  # name -> count, tokens or USD

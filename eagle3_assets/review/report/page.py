@@ -10,29 +10,28 @@ import base64
 import re
 from typing import Any
 
+from eagle3_assets.review.report.style import STYLE
+
 _HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{{ r.dataset }}: report</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem } td, th { padding: .2rem .6rem; border-bottom: 1px solid #ddd;
-text-align: left }
-td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.pass { color: #17692f } .stop { color: #b3261e } .warn { color:
-#9a6700 }
-.verdict { border-left: 6px solid; padding: .2rem 1rem; margin: 1rem 0 } code { background: #f4f4f4 } img { max-width: 100% }
-</style></head><body>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{{ style }}</style></head><body>
+<nav><a href="campaign.html">campaign {{ r.campaign }}</a> › {{ r.dataset }} · every row: <code>eagle3 view</code></nav>
 <h1>{{ r.dataset }} <small>of campaign {{ r.campaign }}, by {{ r.backend }}</small></h1>
 <div class="verdict {{ 'pass' if r.verdict.passed else 'stop' }}"><h2>{{ 'May go on' if r.verdict.passed else 'Stop' }}</h2>
 {% for words in r.verdict.words %}<p>{{ words }}</p>{% endfor %}</div>
 <h2>Checks</h2>
-<table><tr><th>check</th><th></th><th>shards failed</th><th>what was found</th><th>look at</th></tr>
-{% for c in r.checks | sort(attribute='passed') %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
+{% macro lines(checks) %}<table><tr><th>check</th><th></th><th>shards failed</th><th>what was found</th><th>look at</th></tr>
+{% for c in checks %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
 <td class="{{ 'pass' if c.passed else ('stop' if c.severity == 'ERROR' else 'warn') }}">{{ 'passed' if c.passed else c.severity
 }}</td>
 <td class="n">{{ c.failed_shards }} of {{ c.shards }}</td><td>{{ c.message }}</td>
-<td>{% for e in c.examples[:2] %}<code>eagle3 show {{ e }}</code> {% endfor %}</td></tr>{% endfor %}</table>
+<td>{% for e in c.examples[:2] %}<code>eagle3 show {{ e }}</code> {% endfor %}</td></tr>{% endfor %}</table>{% endmacro %}
+{% set failed = r.checks | rejectattr('passed') | list %}{% set passed = r.checks | selectattr('passed') | list %}
+{% if failed %}<section>{{ lines(failed) }}</section>{% endif %}
+{% if passed %}<details><summary>{{ passed | length }} of {{ r.checks | length }} checks passed</summary>{{ lines(passed) }}</details>{% endif %}
 <h3>Over the whole dataset</h3>
 <table><tr><th>check</th><th></th><th>what was found</th></tr>
 {% for c in r.statistics %}<tr><td title="{{ c.description }}">{{ c.check }}</td>
@@ -115,11 +114,12 @@ _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]#+!|<>~&])")
 def render_html(report: dict[str, Any], png: bytes) -> str:
     """One page, no network. Everything that goes in is escaped."""
     import jinja2
+    from markupsafe import Markup
 
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_HTML)
     buckets = list(report["billing"]["completion"]["histogram"])
     words = {"n": _number, "pct": _percent, "usd": _usd, "cancel": _cancellation, "lost": _lost}
-    return page.render(r=report, picture=base64.b64encode(png).decode(), buckets=buckets, **words)
+    return page.render(r=report, style=Markup(STYLE), picture=base64.b64encode(png).decode(), buckets=buckets, **words)
 
 
 def render_markdown(report: dict[str, Any], png: bytes) -> str:

@@ -59,7 +59,9 @@ def _draw_residuals(axes: Any, billing: dict[str, Any]) -> None:
         axes.bar_label(bars, [str(c) if c else "" for c in counts.values()], fontsize=7)
     axes.set_xticks(range(len(parts[0][1])), list(parts[0][1]))
     axes.set_yscale("symlog")
-    axes.set_title("rebuilt minus billed tokens, rows", fontsize=9)
+    axes.set_title("rows by rebuilt minus billed tokens", fontsize=9)
+    axes.set_xlabel("tokens more than billed", fontsize=7)
+    axes.set_ylabel("rows", fontsize=7)
     axes.legend(fontsize=7)
     axes.tick_params(labelsize=7)
     axes.margins(y=0.15)
@@ -73,17 +75,22 @@ def _draw_lengths(axes: Any, lengths: dict[str, Any]) -> None:
         places = [x + (k - 0.5) * 0.4 for x in range(last)]
         axes.bar(places, lengths[part]["histogram"][:last], 0.4, label=part)
     axes.set_xticks(range(last), [f"≥{label}" for label in labels[:last]])
-    axes.set_title("length in tokens, rows", fontsize=9)
+    axes.set_title("rows by length", fontsize=9)
+    axes.set_xlabel("tokens, from", fontsize=7)
+    axes.set_ylabel("rows", fontsize=7)
     axes.legend(fontsize=7)
     axes.tick_params(labelsize=7)
 
 
 def _draw_course(axes: Any, timeline: list[dict[str, Any]]) -> None:
     """Tokens of each stretch of time as bars, attempts that failed and 429s as lines on a scale of their own."""
-    at = [t["from_s"] for t in timeline]
-    width = (timeline[0]["to_s"] - at[0]) * 0.9
+    unit, seconds = next(((n, s) for n, s in (("hours", 3600), ("minutes", 60)) if timeline[-1]["to_s"] >= 3 * s), ("seconds", 1))
+    at = [t["from_s"] / seconds for t in timeline]
+    width = (timeline[0]["to_s"] / seconds - at[0]) * 0.9
     axes.bar(at, [t["tokens"] for t in timeline], width, align="edge", label="tokens", color="#9ecae1")
-    axes.set_title("tokens (bars) and failed attempts (lines) over time, s", fontsize=9)
+    axes.set_title("tokens (bars) and failed attempts (lines)", fontsize=9)
+    axes.set_xlabel(f"{unit} since the first answer", fontsize=7)
+    axes.set_ylabel("tokens", fontsize=7)
     axes.tick_params(labelsize=7)
     other = axes.twinx()
     for name, label in (("failed", "failed"), ("refused_429", "of them 429")):
@@ -105,6 +112,7 @@ def _draw_windows(axes: Any, strata: list[dict[str, Any]]) -> None:
         label = f"{s['provider'][:18]}, {s['finish_reason'][:12]}" + (", tools" if s["tools"] else "")
         axes.plot([w["equal_share"] for w in s["windows"]], marker="o", markersize=3, linewidth=1, label=label.replace("$", "＄"))
     axes.set_xticks(range(4), ["1st quarter", "2nd", "3rd", "4th"])
-    axes.set_title("share of rows equal to their bill, over time", fontsize=9)
+    axes.set_title("share of rows equal to their bill", fontsize=9)
+    axes.set_ylim(-0.02, 1.02)
     axes.legend(fontsize=6)
     axes.tick_params(labelsize=7)
