@@ -75,9 +75,7 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert done.returncode == 1 and "blocking checks failed (tokens/b3_magicoder: completion_equals_bill" in done.stderr, (
         done.stderr
     )
-    here.run(
-        "dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "tag:stage=report", timeout=300
-    )
+    here.run("dagster", "asset", "materialize", "-m", "eagle3_assets.definitions", "--select", "tag:stage=report", timeout=300)
     assert (here.root("review") / "reports" / f"{STOPS}.html").exists()
     yield here
     here.close()
