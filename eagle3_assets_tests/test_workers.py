@@ -68,8 +68,8 @@ def test_what_a_worker_raises_is_raised_at_its_place() -> None:
 
 def test_a_worker_sees_the_environment_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("one", "two"):
-        monkeypatch.setenv("EAGLE3_WORKER_TEST", value)
-        assert set(over_cores(os.getenv, ["EAGLE3_WORKER_TEST"] * 2, 2)) == {value}
+        monkeypatch.setenv("WORKER_TEST", value)
+        assert set(over_cores(os.getenv, ["WORKER_TEST"] * 2, 2)) == {value}
 
 
 def test_little_work_starts_no_process() -> None:

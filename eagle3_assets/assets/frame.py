@@ -23,7 +23,7 @@ from eagle3_assets.store import Store, write_bytes
 
 MARKER = "eagle3_campaign"
 LAST_WORD = "EAGLE3_LAST_WORD"
-LAUNCHED_BY, EAGLE3_RUN = "eagle3/launched_by", "eagle3 run"  # a run's tag
+LAUNCHED_BY, BY_RUN_COMMAND = "eagle3/launched_by", "eagle3 run"  # a run's tag
 
 # The last user error of this process: `eagle3 run` takes its exit code from here, since Dagster only keeps the text.
 last_error: list[Eagle3Error] = []
@@ -86,7 +86,7 @@ def canceled_by_signals(context: Any) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
         run = context.instance.get_run_by_id(context.run_id)
-        if run is not None and run.status is dg.DagsterRunStatus.STARTED and run.tags.get(LAUNCHED_BY) == EAGLE3_RUN:
+        if run is not None and run.status is dg.DagsterRunStatus.STARTED and run.tags.get(LAUNCHED_BY) == BY_RUN_COMMAND:
             context.instance.report_run_canceling(run, "Ctrl-C or SIGTERM to `eagle3 run`")
         raise
 

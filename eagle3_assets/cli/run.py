@@ -212,7 +212,7 @@ def _launch(campaign: Campaign, store: Store, instance: Any, stale: list[Artifac
             result = job.execute_in_process(
                 asset_selection=[dg.AssetKey(list(k)) for k in keys],
                 instance=instance,
-                tags={**tags, **run_tags(campaign, stale), frame.LAUNCHED_BY: frame.EAGLE3_RUN},
+                tags={**tags, **run_tags(campaign, stale), frame.LAUNCHED_BY: frame.BY_RUN_COMMAND},
                 raise_on_error=False,
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
