@@ -66,8 +66,9 @@ def log_partitions(run: dg.OpExecutionContext, checked: Checked, judged: Mapping
 
 
 def log_alone(run: dg.OpExecutionContext, checked: Checked, result: dg.AssetCheckResult) -> None:
-    """A failure that no partition of this run has by itself: it stands in one that an earlier run made, or only in all together. Told, and
-    stops nothing here: the gate of the stage behind, and the report's `tokens_pass`, decide over it."""
+    """A result that Dagster is told of and does not act on: of a run without any partition; or a failure that no partition of this run has by
+    itself, which stands in one that an earlier run made, or only in all together: the gate of the stage behind, and the report's
+    `tokens_pass`, decide over that."""
     run.log_event(
         dg.AssetCheckEvaluation(  # type: ignore[arg-type]
             asset_key=checked.asset_key,

@@ -60,14 +60,18 @@ def _checks(campaign: Campaign, checked: Checked) -> dg.AssetChecksDefinition:
             everything = dict(sorted({**_standing(campaign, store, checked, judged), **judged}.items()))
             whole = len(everything) == len(checked.stage.partitions(store))
             found = {v.check: v for v in over_all(checked.stage.name, checked.stage.checks, everything, whole=whole)}
+            stopped = []
             for name in sorted(wanted - {VERDICT}):
                 verdict = found.get(name)
-                if verdict is None:
-                    yield nothing_made(checked, name)
-                elif not verdict.stops or failed_in(name, judged):
-                    yield summary(checked, verdict)
+                result = nothing_made(checked, name) if verdict is None else summary(checked, verdict)
+                here = verdict is None or not verdict.stops or failed_in(name, judged)
+                if here and not _without_partition(run, checked):
+                    yield result
                 else:
-                    log_alone(run, checked, summary(checked, verdict))
+                    log_alone(run, checked, result)
+                    stopped += [name] if here and verdict is not None and verdict.stops else []
+            if stopped:
+                raise dg.Failure(f"blocking checks failed: {', '.join(stopped)}", allow_retries=False)
 
     return checks
 
@@ -93,6 +97,11 @@ def _begun(run: dg.OpExecutionContext) -> float:
     """When this run began (unix seconds): a verdict that was filed since then was given by this run, on what it had just made."""
     record = run.instance.get_run_record_by_id(run.run_id)
     return record.start_time if record is not None and record.start_time is not None else time.time()
+
+
+def _without_partition(run: dg.OpExecutionContext, checked: Checked) -> bool:
+    """Whether an asset with partitions is checked in a run that names none ("Execute all" of the UI): there a yielded result fails the step."""
+    return checked.partitions is not None and not (run.has_partition_key_range or run.has_partition_key)
 
 
 def _artifacts(context: dg.AssetCheckExecutionContext, campaign: Campaign, store: Store, checked: Checked) -> list[Artifact]:
